@@ -1,0 +1,308 @@
+//! Configuring a pipeline.
+
+use std::collections::HashMap;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use burn::optim::lr_scheduler::LrScheduler;
+use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::optim::{ModuleOptimizer, SgdConfig};
+use stovepipe_checkpoint::{CheckpointPolicy, Never};
+use stovepipe_partition::{Costs, Minimax, Partitioner};
+use stovepipe_runtime::{RankSetup, Workers};
+use stovepipe_schedule::{GPipe, Schedule, Shape, Stage};
+
+use crate::loss::{ErasedLoss, erase};
+use crate::pipeline::{Course, StageSummary};
+use crate::sequential::MakeContext;
+use crate::stage::BurnStage;
+use crate::{Backend, Boundary, BuildError, Loss, NoLoss, Pipeline, Sequential};
+
+/// What the partitioner balances.
+#[derive(Clone, PartialEq, Debug, Default)]
+#[non_exhaustive]
+pub enum LayerCosts {
+    /// The number of parameters, which follows the time of layers that are matrix products.
+    #[default]
+    Parameters,
+    /// Every layer costs the same.
+    Uniform,
+    /// One cost for each layer, in any unit.
+    Given(Vec<f64>),
+}
+
+/// Configures a [`Pipeline`].
+///
+/// A backend is required; to train, so are a loss, an optimizer and a learning rate. By default there
+/// is one stage, GPipe, four micro-batches for each stage, no recomputation, and a partition that
+/// balances parameters.
+pub struct Builder<I, O, T = NoLoss> {
+    model: Sequential<I, O>,
+    backend: Option<Arc<dyn Backend>>,
+    stages: usize,
+    chunks: usize,
+    micro_batches: Option<usize>,
+    schedule: Box<dyn Schedule>,
+    policy: Box<dyn CheckpointPolicy>,
+    partitioner: Box<dyn Partitioner>,
+    costs: LayerCosts,
+    optimizer: Option<ModuleOptimizer>,
+    rates: Option<ModuleLrScheduler>,
+    loss: Option<Box<ErasedLoss>>,
+    seed: u64,
+    stage_updates: bool,
+    target: PhantomData<fn(T)>,
+}
+
+impl<I: Boundary, O: Boundary> Builder<I, O> {
+    pub(crate) fn new(model: Sequential<I, O>) -> Self {
+        Self {
+            model,
+            backend: None,
+            stages: 1,
+            chunks: 1,
+            micro_batches: None,
+            schedule: Box::new(GPipe::default()),
+            policy: Box::new(Never),
+            partitioner: Box::new(Minimax),
+            costs: LayerCosts::default(),
+            optimizer: None,
+            rates: None,
+            loss: None,
+            seed: 0,
+            stage_updates: false,
+            target: PhantomData,
+        }
+    }
+}
+
+impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
+    /// Where the stages run.
+    #[must_use]
+    pub fn backend(mut self, backend: impl Backend + 'static) -> Self {
+        self.backend = Some(Arc::new(backend));
+        self
+    }
+
+    /// How many stages the model is cut into, in all.
+    #[must_use]
+    pub fn stages(mut self, stages: usize) -> Self {
+        self.stages = stages;
+        self
+    }
+
+    /// How many stages share a rank, for schedules that interleave. Must divide the number of stages.
+    #[must_use]
+    pub fn chunks(mut self, chunks: usize) -> Self {
+        self.chunks = chunks;
+        self
+    }
+
+    /// How many micro-batches a mini-batch is cut into. A smaller batch makes fewer.
+    #[must_use]
+    pub fn micro_batches(mut self, micro_batches: usize) -> Self {
+        self.micro_batches = Some(micro_batches);
+        self
+    }
+
+    /// In which order the work is done.
+    #[must_use]
+    pub fn schedule(mut self, schedule: impl Schedule + 'static) -> Self {
+        self.schedule = Box::new(schedule);
+        self
+    }
+
+    /// Which activations are kept and which are recomputed.
+    #[must_use]
+    pub fn checkpoint(mut self, policy: impl CheckpointPolicy + 'static) -> Self {
+        self.policy = Box::new(policy);
+        self
+    }
+
+    /// How the layers are cut into stages.
+    #[must_use]
+    pub fn partitioner(mut self, partitioner: impl Partitioner + 'static) -> Self {
+        self.partitioner = Box::new(partitioner);
+        self
+    }
+
+    /// What the partitioner balances.
+    #[must_use]
+    pub fn layer_costs(mut self, costs: LayerCosts) -> Self {
+        self.costs = costs;
+        self
+    }
+
+    /// Any of Burn's optimizers. Parameter groups go by paths in the whole model.
+    #[must_use]
+    pub fn optimizer(mut self, optimizer: impl Into<ModuleOptimizer>) -> Self {
+        self.optimizer = Some(optimizer.into());
+        self
+    }
+
+    /// A constant learning rate, or any of Burn's schedulers; it advances with every successful step.
+    #[must_use]
+    pub fn learning_rate(mut self, rate: impl LrScheduler + 'static) -> Self {
+        self.rates = Some(ModuleLrScheduler::new(rate));
+        self
+    }
+
+    /// Learning rates by parameter group.
+    #[must_use]
+    pub fn learning_rates(mut self, rates: ModuleLrScheduler) -> Self {
+        self.rates = Some(rates);
+        self
+    }
+
+    /// The seed that every layer's initialization derives its own from.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Computes each update beside the parameters and swaps it in once every stage has succeeded, so
+    /// that even a failure inside the update leaves everything as it was. Costs the memory of a second
+    /// copy of parameters and optimizer state.
+    #[must_use]
+    pub fn stage_updates(mut self, stage_updates: bool) -> Self {
+        self.stage_updates = stage_updates;
+        self
+    }
+
+    /// What is minimized.
+    #[must_use]
+    pub fn loss<U: Boundary>(self, loss: impl Loss<O, U>) -> Builder<I, O, U> {
+        Builder {
+            model: self.model,
+            backend: self.backend,
+            stages: self.stages,
+            chunks: self.chunks,
+            micro_batches: self.micro_batches,
+            schedule: self.schedule,
+            policy: self.policy,
+            partitioner: self.partitioner,
+            costs: self.costs,
+            optimizer: self.optimizer,
+            rates: self.rates,
+            loss: Some(erase::<O, U>(loss)),
+            seed: self.seed,
+            stage_updates: self.stage_updates,
+            target: PhantomData,
+        }
+    }
+
+    /// Cuts the model, initializes each stage on its device and starts the workers.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`].
+    pub fn build(self) -> Result<Pipeline<I, O, T>, BuildError> {
+        self.model.check()?;
+        let shape = self.shape()?;
+        let missing = |what, method| BuildError::Missing { what, method };
+        let backend = self.backend.clone().ok_or(missing("backend", "backend"))?;
+        let trains = self.loss.is_some();
+        if trains && self.optimizer.is_none() {
+            return Err(missing("optimizer", "optimizer"));
+        }
+        if trains && self.rates.is_none() {
+            return Err(missing("learning rate", "learning_rate"));
+        }
+        let counts = self.model.parameter_counts();
+        let partition = self.partitioner.partition(&self.layer_costs(&counts)?, shape.stages())?;
+        let mut course = Course {
+            schedule: self.schedule,
+            policy: self.policy,
+            shape,
+            layers: partition.sizes(),
+            placement: Vec::new(),
+        };
+        let plan = course.plan(shape.micro_batches)?;
+        course.placement = plan.placement().to_vec();
+
+        let devices = backend.devices()?;
+        if devices.is_empty() {
+            return Err(BuildError::Backend(crate::BackendError {
+                backend: backend.name().to_owned(),
+                reason: "it lists no devices".to_owned(),
+            }));
+        }
+        if devices.len() < shape.ranks {
+            tracing::debug!(devices = devices.len(), ranks = shape.ranks, "ranks share devices");
+        }
+        // Never used unless the pipeline trains.
+        let optimizer = self.optimizer.unwrap_or_else(|| SgdConfig::new().init());
+        let loss: Option<Arc<ErasedLoss>> = self.loss.map(Arc::from);
+        let stages = shape.stages();
+        let mut layers = self.model.layers.into_iter();
+        let mut ranks: Vec<Vec<(Stage, BurnStage)>> = (0..shape.ranks).map(|_| Vec::new()).collect();
+        let mut summaries = Vec::with_capacity(stages);
+        for stage in Stage::first(stages) {
+            let rank = course.placement[stage.index()];
+            let device = devices[rank.index() % devices.len()].clone();
+            let range = partition.range(stage.index());
+            let context = MakeContext { seed: self.seed, device: &device, optimizer: &optimizer };
+            let blueprints: Vec<_> = layers.by_ref().take(range.len()).collect();
+            summaries.push(StageSummary {
+                stage,
+                rank,
+                layers: blueprints.iter().map(|b| b.name.to_string()).collect(),
+                parameters: counts[range].iter().sum(),
+                device: format!("{device:?}"),
+            });
+            let cells = blueprints.iter().map(|blueprint| (blueprint.make)(&context)).collect();
+            let place = (stage.index() == 0, stage.index() + 1 == stages);
+            let loss = loss.clone().filter(|_| place.1);
+            let backend = Arc::clone(&backend);
+            let compute = BurnStage::new(cells, device, backend, place, loss, self.stage_updates);
+            ranks[rank.index()].push((stage, compute));
+        }
+        let mut setups = Vec::with_capacity(ranks.len());
+        for (rank, stages) in ranks.into_iter().enumerate() {
+            setups.push(RankSetup { stages, host: backend.host(rank)? });
+        }
+        Ok(Pipeline {
+            workers: Workers::start(setups)?,
+            course,
+            programs: HashMap::new(),
+            rates: self.rates.unwrap_or_else(|| ModuleLrScheduler::new(0.0)),
+            partition,
+            summaries,
+            types: PhantomData,
+        })
+    }
+
+    fn shape(&self) -> Result<Shape, BuildError> {
+        for (what, value) in [("the number of stages", self.stages), ("chunks", self.chunks)] {
+            if value == 0 {
+                return Err(BuildError::Zero { what, value });
+            }
+        }
+        if !self.stages.is_multiple_of(self.chunks) {
+            return Err(BuildError::Schedule {
+                schedule: self.schedule.name().to_owned(),
+                reason: format!("{} stages can't be shared out {} to a rank", self.stages, self.chunks),
+            });
+        }
+        let ranks = self.stages / self.chunks;
+        let micro_batches = self.micro_batches.unwrap_or(4 * ranks);
+        if micro_batches == 0 {
+            return Err(BuildError::Zero { what: "the number of micro-batches", value: 0 });
+        }
+        Ok(Shape::new(ranks, micro_batches).with_chunks(self.chunks))
+    }
+
+    fn layer_costs(&self, parameters: &[usize]) -> Result<Costs, BuildError> {
+        Ok(match &self.costs {
+            LayerCosts::Parameters => {
+                Costs::new(parameters.iter().map(|&n| n as f64).collect::<Vec<_>>())?
+            }
+            LayerCosts::Uniform => Costs::uniform(parameters.len())?,
+            LayerCosts::Given(costs) if costs.len() != parameters.len() => {
+                return Err(BuildError::Costs { found: costs.len(), layers: parameters.len() });
+            }
+            LayerCosts::Given(costs) => Costs::new(costs.clone())?,
+        })
+    }
+}

@@ -1,0 +1,295 @@
+//! One layer at work: its module, the tape of each of its forwards, its accumulated gradients and its
+//! optimizer, with the layer's types erased.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use burn::optim::{GradientsAccumulator, GradientsParams, ModuleOptimizer};
+use burn::tensor::{Bool, Int, Tensor, TensorData};
+
+use crate::boundary::{from_parts, into_parts};
+use crate::layer::Named;
+use crate::part::Part;
+use crate::{Context, Layer, StageError};
+
+/// What one forward of one layer leaves behind for its backward.
+pub(crate) struct Tape {
+    inputs: Vec<Box<dyn Part>>,
+    outputs: Vec<Box<dyn Part>>,
+}
+
+/// A layer with its types erased.
+pub(crate) trait Cell: Send {
+    fn name(&self) -> &str;
+
+    /// Runs forward; with a tape unless only the output is wanted. Inputs and outputs are off the
+    /// tape and contiguous. `wants_gradient` says for the whole input whether anything before this
+    /// layer can use its gradient.
+    fn forward(
+        &mut self,
+        inputs: Vec<Box<dyn Part>>,
+        context: &mut Context<'_>,
+        mode: Forward,
+    ) -> Result<(Vec<Box<dyn Part>>, Option<Tape>), StageError>;
+
+    /// Adds to the layer's gradients and returns those of its inputs.
+    fn backward(&mut self, tape: Tape, gradients: Vec<Option<Box<dyn Part>>>)
+    -> Vec<Option<Box<dyn Part>>>;
+
+    /// Divides the accumulated gradients and takes them out by parameter path.
+    fn take_gradients(&mut self, weight: f64) -> BTreeMap<String, TensorData>;
+
+    /// Computes the update beside the parameters.
+    fn stage_update(&mut self, rate: &ModuleLearningRate, weight: f64) -> Result<(), StageError>;
+
+    /// Puts the staged update in place, or updates in place.
+    fn commit(&mut self, rate: &ModuleLearningRate, weight: f64) -> Result<(), StageError>;
+
+    /// Forgets gradients and anything staged.
+    fn abandon(&mut self);
+
+    /// The parameters by path.
+    fn parameters(&self) -> BTreeMap<String, TensorData>;
+}
+
+/// How a forward runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Forward {
+    /// With a tape; the input's gradient is wanted or not.
+    Taped {
+        /// Whether the input's gradient is wanted.
+        input_gradient: bool,
+    },
+    /// Training behaviour, no tape.
+    Untaped,
+    /// Evaluation behaviour, no tape.
+    Evaluate,
+}
+
+pub(crate) struct LayerCell<L: Layer> {
+    name: Arc<str>,
+    /// Empty only while an update runs, and after one that panicked.
+    module: Option<Named<L>>,
+    /// The module as forwards without a tape use it, made when first needed.
+    untaped: Option<Named<L>>,
+    evaluating: Option<Named<L>>,
+    gradients: GradientsAccumulator<Named<L>>,
+    optimizer: ModuleOptimizer,
+    staged: Option<(Named<L>, ModuleOptimizer)>,
+}
+
+impl<L: Layer> LayerCell<L> {
+    pub(crate) fn new(name: Arc<str>, module: Named<L>, optimizer: ModuleOptimizer) -> Self {
+        Self {
+            name,
+            module: Some(module),
+            untaped: None,
+            evaluating: None,
+            gradients: GradientsAccumulator::new(),
+            optimizer,
+            staged: None,
+        }
+    }
+
+    fn module(&self) -> Result<&Named<L>, StageError> {
+        self.module.as_ref().ok_or_else(|| StageError::Order {
+            layer: self.name.to_string(),
+            problem: "an update failed half-way and left no parameters",
+        })
+    }
+
+    /// The mean's gradients: the accumulated sums divided by the weight of the whole mini-batch.
+    fn mean_gradients(&mut self, weight: f64) -> Result<GradientsParams, StageError> {
+        let mut sums = self.gradients.grads();
+        let mut means = Divide { sums: &mut sums, weight, means: GradientsParams::new() };
+        self.module()?.visit(&mut means);
+        Ok(means.means)
+    }
+
+    fn replace(&mut self, module: Named<L>) {
+        self.module = Some(module);
+        self.untaped = None;
+        self.evaluating = None;
+    }
+}
+
+impl<L: Layer> Cell for LayerCell<L> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn forward(
+        &mut self,
+        inputs: Vec<Box<dyn Part>>,
+        context: &mut Context<'_>,
+        mode: Forward,
+    ) -> Result<(Vec<Box<dyn Part>>, Option<Tape>), StageError> {
+        let inputs: Vec<Box<dyn Part>> = inputs
+            .into_iter()
+            .map(|part| match mode {
+                Forward::Taped { input_gradient: true } => part.leaf(),
+                Forward::Taped { input_gradient: false } | Forward::Untaped => part.track(),
+                Forward::Evaluate => part,
+            })
+            .collect();
+        let leaves = match mode {
+            Forward::Taped { .. } => inputs.iter().map(|p| p.clone_box()).collect(),
+            Forward::Untaped | Forward::Evaluate => Vec::new(),
+        };
+        let input = from_parts::<L::Input>(inputs)
+            .map_err(|source| StageError::Boundary { layer: self.name.to_string(), source })?;
+        let module = self.module()?.clone();
+        let module = match mode {
+            Forward::Taped { .. } => &module,
+            Forward::Untaped => self.untaped.get_or_insert_with(|| module.no_grad()),
+            Forward::Evaluate => self.evaluating.get_or_insert_with(|| module.valid()),
+        };
+        let outputs = into_parts(module.inner().forward(input, context));
+        let settled = outputs.iter().map(|part| part.clone_box().settle(None)).collect();
+        let tape = match mode {
+            Forward::Taped { .. } => Some(Tape { inputs: leaves, outputs }),
+            Forward::Untaped | Forward::Evaluate => None,
+        };
+        Ok((settled, tape))
+    }
+
+    fn backward(
+        &mut self,
+        tape: Tape,
+        gradients: Vec<Option<Box<dyn Part>>>,
+    ) -> Vec<Option<Box<dyn Part>>> {
+        // sum(y * dy) has the gradient dy at y, exactly: that continues the backward pass.
+        let seeds = tape.outputs.iter().zip(&gradients).filter(|(output, _)| output.is_tracked());
+        let seed = seeds
+            .filter_map(|(output, gradient)| output.seed(gradient.as_deref()?))
+            .reduce(|sum, seed| sum + seed);
+        let Some(seed) = seed else {
+            // Nothing downstream uses a differentiable output.
+            return tape.inputs.iter().map(|_| None).collect();
+        };
+        // The outputs hold the graph; backward consumes it.
+        drop(tape.outputs);
+        let mut gradients = seed.backward();
+        if let Some(module) = &self.module {
+            let of_layer = GradientsParams::from_module(&mut gradients, module);
+            self.gradients.accumulate(module, of_layer);
+        }
+        tape.inputs.iter().map(|leaf| leaf.take_gradient(&mut gradients)).collect()
+    }
+
+    fn take_gradients(&mut self, weight: f64) -> BTreeMap<String, TensorData> {
+        let Ok(mut gradients) = self.mean_gradients(weight) else { return BTreeMap::new() };
+        let mut reader = ReadGradients { path: Vec::new(), gradients: &mut gradients, read: BTreeMap::new() };
+        if let Some(module) = &self.module {
+            module.visit(&mut reader);
+        }
+        reader.read
+    }
+
+    fn stage_update(&mut self, rate: &ModuleLearningRate, weight: f64) -> Result<(), StageError> {
+        let gradients = self.mean_gradients(weight)?;
+        let mut optimizer = self.optimizer.clone();
+        let module = optimizer.step(rate.clone(), self.module()?.clone(), gradients);
+        self.staged = Some((module, optimizer));
+        Ok(())
+    }
+
+    fn commit(&mut self, rate: &ModuleLearningRate, weight: f64) -> Result<(), StageError> {
+        if let Some((module, optimizer)) = self.staged.take() {
+            self.optimizer = optimizer;
+            self.replace(module);
+            return Ok(());
+        }
+        let gradients = self.mean_gradients(weight)?;
+        // These share the parameters' memory and would keep the update from happening in place.
+        self.untaped = None;
+        self.evaluating = None;
+        self.module()?;
+        if let Some(module) = self.module.take() {
+            let module = self.optimizer.step(rate.clone(), module, gradients);
+            self.replace(module);
+        }
+        Ok(())
+    }
+
+    fn abandon(&mut self) {
+        self.gradients = GradientsAccumulator::new();
+        self.staged = None;
+    }
+
+    fn parameters(&self) -> BTreeMap<String, TensorData> {
+        let mut reader = ReadParameters { path: Vec::new(), read: BTreeMap::new() };
+        if let Some(module) = &self.module {
+            module.visit(&mut reader);
+        }
+        reader.read
+    }
+}
+
+/// Divides gradients of a sum by the weight of the mini-batch.
+struct Divide<'a> {
+    sums: &'a mut GradientsParams,
+    weight: f64,
+    means: GradientsParams,
+}
+
+impl ModuleVisitor for Divide<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(sum) = self.sums.remove::<D>(param.id) {
+            self.means.register(param.id, sum.div_scalar(self.weight));
+        }
+    }
+}
+
+macro_rules! track_path {
+    () => {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.path.push(name.to_owned());
+        }
+
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.path.pop();
+        }
+    };
+}
+
+/// Copies parameters to the host by path.
+struct ReadParameters {
+    path: Vec<String>,
+    read: BTreeMap<String, TensorData>,
+}
+
+impl ModuleVisitor for ReadParameters {
+    track_path!();
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.read.insert(self.path.join("."), param.val().inner().into_data());
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        self.read.insert(self.path.join("."), param.val().inner().into_data());
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        self.read.insert(self.path.join("."), param.val().inner().into_data());
+    }
+}
+
+/// Copies gradients to the host by the path of their parameter.
+struct ReadGradients<'a> {
+    path: Vec<String>,
+    gradients: &'a mut GradientsParams,
+    read: BTreeMap<String, TensorData>,
+}
+
+impl ModuleVisitor for ReadGradients<'_> {
+    track_path!();
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(gradient) = self.gradients.remove::<D>(param.id) {
+            self.read.insert(self.path.join("."), gradient.into_data());
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Errors of building a pipeline, of a stage, and of training.
+
+use stovepipe_checkpoint::PolicyError;
+use stovepipe_partition::PartitionError;
+use stovepipe_runtime::StepError;
+use stovepipe_schedule::PlanError;
+
+use crate::{BackendError, BoundaryError};
+
+/// Why a pipeline can't be built.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The model is empty.
+    #[error("the model has no layers: push some")]
+    NoLayers,
+    /// Two layers have the same name.
+    #[error("two layers are named `{name}`: names must be unique, because they name parameters and seeds")]
+    NameTwice {
+        /// The name.
+        name: String,
+    },
+    /// A part of the configuration is missing.
+    #[error("the pipeline has no {what}: call `.{method}(…)` on the builder")]
+    Missing {
+        /// What is missing.
+        what: &'static str,
+        /// The builder's method that sets it.
+        method: &'static str,
+    },
+    /// A number in the configuration is impossible.
+    #[error("{what} is {value}: give at least 1")]
+    Zero {
+        /// Which number.
+        what: &'static str,
+        /// Its value.
+        value: usize,
+    },
+    /// The layers' costs don't fit the model.
+    #[error("{found} layer costs are given, the model has {layers} layers: give one for each")]
+    Costs {
+        /// How many are given.
+        found: usize,
+        /// How many layers there are.
+        layers: usize,
+    },
+    /// The schedule places stages otherwise than the pipeline can.
+    #[error("the schedule `{schedule}` doesn't fit: {reason}")]
+    Schedule {
+        /// Its name.
+        schedule: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A schedule refuses the shape, or writes an invalid plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The layers can't be cut.
+    #[error(transparent)]
+    Partition(#[from] PartitionError),
+    /// The checkpoint policy refuses.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// The backend has no device.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// A worker can't be started.
+    #[error("a worker can't be started: {0}")]
+    Worker(#[from] std::io::Error),
+}
+
+/// Why a stage fails.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StageError {
+    /// A value of the wrong type arrived.
+    #[error("layer `{layer}` {source}")]
+    Boundary {
+        /// The layer.
+        layer: String,
+        /// What it takes and what arrived.
+        source: BoundaryError,
+    },
+    /// The loss was given something else than it takes.
+    #[error("the loss {0}")]
+    Loss(BoundaryError),
+    /// The executor asked for something out of order.
+    #[error("layer `{layer}`: {problem}")]
+    Order {
+        /// The layer.
+        layer: String,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// The batch has no target, but the step needs a loss.
+    #[error("the step needs a loss, but the batch has no target")]
+    NoTarget,
+    /// The weight of the whole mini-batch can't be divided by.
+    #[error("the loss's weights add up to {weight}: the mean over the mini-batch is undefined; give it at least one sample or token that counts")]
+    Weight {
+        /// The sum.
+        weight: f64,
+    },
+    /// A device failed.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// Another stage reported something that can't be read.
+    #[error("stage {stage} reported something that can't be read: do all ranks run the same version?")]
+    Report {
+        /// The stage.
+        stage: usize,
+    },
+}
+
+/// Why a step, an evaluation or a prediction failed. Unless it says otherwise, nothing has changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainError {
+    /// The batch can't be split.
+    #[error("the {what} can't be split into micro-batches: {reason}")]
+    Batch {
+        /// Input or target.
+        what: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// Input and target have different numbers of samples.
+    #[error("the input has {input} samples, the target {target}: give as many of both")]
+    Samples {
+        /// Samples in the input.
+        input: usize,
+        /// Samples in the target.
+        target: usize,
+    },
+    /// No plan can be made for the batch.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// The step failed.
+    #[error(transparent)]
+    Step(#[from] StepError),
+    /// The model's output can't be put together.
+    #[error("the outputs of the micro-batches can't be joined along the batch axis")]
+    Join,
+    /// The model's output isn't what its type says.
+    #[error("the model's output {0}")]
+    Output(#[from] BoundaryError),
+}

@@ -1,0 +1,38 @@
+//! Pipelines of Burn layers.
+//!
+//! A [`Sequential`] model of typed [`Layer`]s is cut into stages; each stage runs on a device of a
+//! [`Backend`]. A [`Pipeline`] streams micro-batches through the stages, recomputes activations where
+//! the checkpoint policy asks for it, and applies one exact synchronous update per mini-batch.
+//!
+//! On a deterministic backend, loss, gradients and parameters are the same bits for every number of
+//! stages, every partition, every checkpoint policy and every schedule that drains micro-batches in
+//! the same order. Two measures make that true: the tape is cut at every layer boundary, also inside
+//! a stage, and values are contiguous there.
+
+mod backend;
+mod boundary;
+mod builder;
+mod cell;
+mod context;
+mod error;
+mod init;
+mod layer;
+mod loss;
+mod part;
+mod pipeline;
+mod sequential;
+mod split;
+mod stage;
+
+pub use backend::{Backend, BackendError};
+pub use boundary::{Boundary, BoundaryError};
+pub use builder::{Builder, LayerCosts};
+pub use context::{Context, Phase};
+pub use error::{BuildError, StageError, TrainError};
+pub use layer::{Apply, Layer, Stateless};
+pub use loss::{CrossEntropy, Loss, LossSum, MeanSquaredError, NoLoss};
+pub use part::Packet;
+pub use pipeline::{Evaluation, Gradients, Pipeline, StageSummary, Step};
+pub use sequential::Sequential;
+pub use split::micro_batch_ranges;
+pub use stovepipe_runtime::{Host, StepError, ThreadHost};

@@ -1,0 +1,226 @@
+//! Tensors of any rank and kind behind one object-safe trait, and packets of them: what travels
+//! between layers and stages. Which types a layer sees is the business of `boundary`.
+
+use std::any::Any;
+use std::fmt;
+use std::ops::Range;
+
+use burn::tensor::{Bool, Device, Gradients, Int, Tensor, TensorData};
+
+/// One tensor of a boundary value, its rank and kind erased.
+pub(crate) trait Part: Any + Send + Sync {
+    fn clone_box(&self) -> Box<dyn Part>;
+    fn into_any(self: Box<Self>) -> Box<dyn Any>;
+    fn as_any(&self) -> &dyn Any;
+    /// Kind, rank and shape for messages, like `Tensor<3> [8, 64, 256]`.
+    fn describe(&self) -> String;
+    fn shape(&self) -> Vec<usize>;
+    fn data(&self) -> TensorData;
+    /// Off the tape and contiguous, on `device` or where it is: how every value crosses a layer
+    /// boundary.
+    fn settle(self: Box<Self>, device: Option<&Device>) -> Box<dyn Part>;
+    /// With autodiff on, without a gradient of its own.
+    fn track(self: Box<Self>) -> Box<dyn Part>;
+    /// With autodiff on, as a leaf whose gradient is kept if it is a float tensor.
+    fn leaf(self: Box<Self>) -> Box<dyn Part>;
+    /// Whether a gradient can flow into it.
+    fn is_tracked(&self) -> bool;
+    /// `sum(self * gradient)`, whose backward continues from `gradient`.
+    fn seed(&self, gradient: &dyn Part) -> Option<Tensor<1>>;
+    /// The leaf's gradient, if the backward reached it.
+    fn take_gradient(&self, gradients: &mut Gradients) -> Option<Box<dyn Part>>;
+    /// A contiguous piece along the first axis.
+    fn slice(&self, range: Range<usize>) -> Box<dyn Part>;
+    /// Joins pieces of the same kind and rank along the first axis; `None` if one differs.
+    fn concat(&self, others: Vec<Box<dyn Part>>) -> Option<Box<dyn Part>>;
+}
+
+/// A fresh copy in the tensor's own order of elements where it was a view. Sums over a view and over
+/// its copy differ in the last bits, so values must not depend on where a boundary happens to be.
+macro_rules! contiguous {
+    ($tensor:expr) => {{
+        let tensor = $tensor;
+        let shape = tensor.shape();
+        tensor.reshape([-1]).reshape(shape)
+    }};
+}
+
+macro_rules! common {
+    ($name:literal) => {
+        fn clone_box(&self) -> Box<dyn Part> {
+            Box::new(self.clone())
+        }
+
+        fn into_any(self: Box<Self>) -> Box<dyn Any> {
+            self
+        }
+
+        fn as_any(&self) -> &dyn Any {
+            self
+        }
+
+        fn describe(&self) -> String {
+            format!(concat!("Tensor<{}", $name, "> {:?}"), D, self.dims())
+        }
+
+        fn shape(&self) -> Vec<usize> {
+            self.dims().to_vec()
+        }
+
+        fn data(&self) -> TensorData {
+            self.to_data()
+        }
+
+        fn settle(self: Box<Self>, device: Option<&Device>) -> Box<dyn Part> {
+            let tensor = self.inner();
+            let elsewhere = device.filter(|device| tensor.device() != **device);
+            let tensor = match elsewhere {
+                Some(device) => tensor.to_device(device),
+                None => tensor,
+            };
+            Box::new(contiguous!(tensor))
+        }
+
+        fn track(self: Box<Self>) -> Box<dyn Part> {
+            Box::new(Tensor::from_inner(*self))
+        }
+
+        fn slice(&self, range: Range<usize>) -> Box<dyn Part> {
+            let piece = self.clone().narrow(0, range.start, range.len());
+            Box::new(contiguous!(piece))
+        }
+
+        fn concat(&self, others: Vec<Box<dyn Part>>) -> Option<Box<dyn Part>> {
+            let mut pieces = vec![self.clone()];
+            for other in others {
+                pieces.push(*other.into_any().downcast::<Self>().ok()?);
+            }
+            Some(Box::new(Tensor::cat(pieces, 0)))
+        }
+    };
+}
+
+impl<const D: usize> Part for Tensor<D> {
+    common!("");
+
+    fn leaf(self: Box<Self>) -> Box<dyn Part> {
+        Box::new(Tensor::from_inner(*self).require_grad())
+    }
+
+    fn is_tracked(&self) -> bool {
+        Tensor::is_tracked(self)
+    }
+
+    fn seed(&self, gradient: &dyn Part) -> Option<Tensor<1>> {
+        let gradient = gradient.as_any().downcast_ref::<Self>()?;
+        Some((self.clone() * Tensor::from_inner(gradient.clone())).sum())
+    }
+
+    fn take_gradient(&self, gradients: &mut Gradients) -> Option<Box<dyn Part>> {
+        let gradient = self.grad_remove(gradients)?;
+        Some(Box::new(contiguous!(gradient)))
+    }
+}
+
+macro_rules! untracked_part {
+    ($kind:ty, $name:literal) => {
+        impl<const D: usize> Part for Tensor<D, $kind> {
+            common!($name);
+
+            fn leaf(self: Box<Self>) -> Box<dyn Part> {
+                self.track()
+            }
+
+            fn is_tracked(&self) -> bool {
+                false
+            }
+
+            fn seed(&self, _: &dyn Part) -> Option<Tensor<1>> {
+                None
+            }
+
+            fn take_gradient(&self, _: &mut Gradients) -> Option<Box<dyn Part>> {
+                None
+            }
+        }
+    };
+}
+untracked_part!(Int, ", Int");
+untracked_part!(Bool, ", Bool");
+
+/// What travels along an edge: the tensors of one boundary value, or their gradients. A part that
+/// gets no gradient travels as an explicit nothing, so that programs stay static.
+pub struct Packet {
+    parts: Vec<Option<Box<dyn Part>>>,
+}
+
+impl Packet {
+    pub(crate) fn of(parts: Vec<Box<dyn Part>>) -> Self {
+        Self { parts: parts.into_iter().map(Some).collect() }
+    }
+
+    pub(crate) fn gradients(parts: Vec<Option<Box<dyn Part>>>) -> Self {
+        Self { parts }
+    }
+
+    pub(crate) fn into_gradients(self) -> Vec<Option<Box<dyn Part>>> {
+        self.parts
+    }
+
+    /// The tensors of an activation.
+    pub(crate) fn into_values(self) -> Vec<Box<dyn Part>> {
+        self.parts.into_iter().flatten().collect()
+    }
+
+    /// Samples along the first axis, if all parts agree.
+    pub(crate) fn samples(&self) -> Result<usize, String> {
+        let mut sizes = self.parts.iter().flatten().map(|p| (p.shape().first().copied(), p.describe()));
+        let Some((Some(samples), first)) = sizes.next() else {
+            return Err("it holds no tensor with a batch axis".to_owned());
+        };
+        match sizes.find(|(size, _)| *size != Some(samples)) {
+            Some((_, other)) => Err(format!("{first} and {other} disagree about the batch axis")),
+            None => Ok(samples),
+        }
+    }
+
+    /// A contiguous piece of every part along the first axis.
+    pub(crate) fn slice(&self, range: &Range<usize>) -> Self {
+        Self::of(self.parts.iter().flatten().map(|part| part.slice(range.clone())).collect())
+    }
+
+    /// Every part off the tape, contiguous and on `device`.
+    pub(crate) fn settle(self, device: &Device) -> Self {
+        Self { parts: self.parts.into_iter().map(|p| p.map(|p| p.settle(Some(device)))).collect() }
+    }
+
+    /// Joins packets of the same types along the first axis.
+    pub(crate) fn concat(packets: Vec<Self>) -> Option<Self> {
+        let mut packets = packets.into_iter().map(Self::into_values);
+        let first = packets.next()?;
+        let mut columns: Vec<Vec<Box<dyn Part>>> = first.iter().map(|_| Vec::new()).collect();
+        for packet in packets {
+            if packet.len() != columns.len() {
+                return None;
+            }
+            for (column, part) in columns.iter_mut().zip(packet) {
+                column.push(part);
+            }
+        }
+        let joined = first.iter().zip(columns).map(|(head, rest)| head.concat(rest));
+        joined.collect::<Option<Vec<_>>>().map(Self::of)
+    }
+}
+
+impl Clone for Packet {
+    fn clone(&self) -> Self {
+        Self { parts: self.parts.iter().map(|p| p.as_ref().map(|p| p.clone_box())).collect() }
+    }
+}
+
+impl fmt::Debug for Packet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = self.parts.iter().map(|p| p.as_ref().map_or("nothing".to_owned(), |p| p.describe()));
+        f.debug_list().entries(parts).finish()
+    }
+}

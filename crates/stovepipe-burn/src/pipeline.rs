@@ -1,0 +1,303 @@
+//! A built pipeline: steps, evaluations, predictions.
+
+use std::collections::{BTreeMap, HashMap};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::tensor::TensorData;
+use stovepipe_checkpoint::{CheckpointPolicy, Layout};
+use stovepipe_partition::Partition;
+use stovepipe_runtime::{StepReport, Workers};
+use stovepipe_schedule::{
+    Edges, ForwardOnly, Mode, Plan, Program, Rank, Retention, Schedule, Shape, Stage, Timeline,
+};
+
+use crate::boundary::{from_parts, into_packet};
+use crate::part::Packet;
+use crate::stage::{Batch, BurnStage, StageOutput, Task, mean_of};
+use crate::{Boundary, BuildError, Builder, NoLoss, Sequential, StepError, TrainError, micro_batch_ranges};
+
+/// What one training step did.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Step {
+    /// The mean loss over the mini-batch, at the parameters before the update.
+    pub loss: f64,
+    /// What the mean was over: the sum of the loss's weights.
+    pub weight: f64,
+    /// The base learning rate of the update.
+    pub learning_rate: f64,
+    /// How many micro-batches there were: fewer than asked for if the batch had fewer samples.
+    pub micro_batches: usize,
+    /// When every action ran, in seconds.
+    pub timeline: Timeline,
+}
+
+/// What an evaluation found.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Evaluation {
+    /// The mean loss over the batch.
+    pub loss: f64,
+    /// What the mean was over: the sum of the loss's weights.
+    pub weight: f64,
+    /// When every action ran, in seconds.
+    pub timeline: Timeline,
+}
+
+/// Loss and gradients of a mini-batch.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Gradients {
+    /// The mean loss over the mini-batch.
+    pub loss: f64,
+    /// The gradient of the mean loss by the parameter's path in the model. Parameters that the loss
+    /// doesn't depend on are absent.
+    pub gradients: BTreeMap<String, TensorData>,
+}
+
+/// One stage of a built pipeline.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StageSummary {
+    /// The stage.
+    pub stage: Stage,
+    /// The rank that runs it.
+    pub rank: Rank,
+    /// Its layers' names.
+    pub layers: Vec<String>,
+    /// Its number of parameters.
+    pub parameters: usize,
+    /// Its device.
+    pub device: String,
+}
+
+/// How mini-batches are run.
+pub(crate) struct Course {
+    pub(crate) schedule: Box<dyn Schedule>,
+    pub(crate) policy: Box<dyn CheckpointPolicy>,
+    pub(crate) shape: Shape,
+    /// Layers in each stage.
+    pub(crate) layers: Vec<usize>,
+    pub(crate) placement: Vec<Rank>,
+}
+
+impl Course {
+    pub(crate) fn plan(&self, micro_batches: usize) -> Result<Plan, BuildError> {
+        let plan = self.schedule.plan(Shape { micro_batches, ..self.shape })?;
+        let refuse = |reason: String| {
+            Err(BuildError::Schedule { schedule: self.schedule.name().to_owned(), reason })
+        };
+        if (plan.ranks(), plan.stages(), plan.micro_batches())
+            != (self.shape.ranks, self.shape.stages(), micro_batches)
+        {
+            return refuse(format!(
+                "for {} it planned {} ranks, {} stages and {} micro-batches",
+                Shape { micro_batches, ..self.shape },
+                plan.ranks(),
+                plan.stages(),
+                plan.micro_batches()
+            ));
+        }
+        if plan.splits_backward() {
+            return refuse(
+                "its plan splits backwards into I and W, which Burn's autodiff can't; use one made \
+                 of F and B, such as gpipe or 1f1b"
+                    .to_owned(),
+            );
+        }
+        if !self.placement.is_empty() && plan.placement() != self.placement {
+            return refuse(format!(
+                "with {micro_batches} micro-batches it places stages on other ranks than with {}",
+                self.shape.micro_batches
+            ));
+        }
+        Ok(plan)
+    }
+
+    pub(crate) fn program(&self, mode: Mode, micro_batches: usize) -> Result<Program, BuildError> {
+        let edges = Edges::chain(self.shape.stages());
+        let training = self.plan(micro_batches)?;
+        if mode == Mode::ForwardOnly {
+            let plan = ForwardOnly::on_placement_of(&training, micro_batches)?;
+            return Ok(Program::lower(&plan, &edges, &Retention::keep_all(&plan))?);
+        }
+        if training.mode() != Mode::Training {
+            return Err(BuildError::Schedule {
+                schedule: self.schedule.name().to_owned(),
+                reason: "its plan has no backwards; evaluation makes its own plan".to_owned(),
+            });
+        }
+        let retention = self.policy.retention(Layout::new(&training, &self.layers)?)?;
+        Ok(Program::lower(&training, &edges, &retention)?)
+    }
+}
+
+/// A model cut into stages, each on its own worker, ready to train.
+///
+/// `I` is the model's input, `O` its output, `T` the target that its loss takes. Made by
+/// [`Pipeline::builder`]. Dropping it ends its threads.
+pub struct Pipeline<I = NoLoss, O = NoLoss, T = NoLoss> {
+    pub(crate) workers: Workers<BurnStage>,
+    pub(crate) course: Course,
+    pub(crate) programs: HashMap<(bool, usize), Arc<Program>>,
+    pub(crate) rates: ModuleLrScheduler,
+    pub(crate) partition: Partition,
+    pub(crate) summaries: Vec<StageSummary>,
+    pub(crate) types: PhantomData<fn(I, T) -> O>,
+}
+
+impl Pipeline {
+    /// Starts to configure a pipeline for `model`.
+    #[must_use]
+    pub fn builder<I: Boundary, O: Boundary>(model: Sequential<I, O>) -> Builder<I, O> {
+        Builder::new(model)
+    }
+}
+
+impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
+    /// Trains on one mini-batch: all micro-batches see the same parameters, and one update follows.
+    ///
+    /// The first axis of every tensor is the batch axis. Nothing is updated and the learning-rate
+    /// scheduler doesn't advance if an error comes back, except where the error says that an update
+    /// failed half-way.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError`].
+    pub fn step(&mut self, input: I, target: T) -> Result<Step, TrainError> {
+        let mut rates = self.rates.clone();
+        let rate = rates.step();
+        let learning_rate = rate.base();
+        let batch = self.batch(Task::Train(rate), input, Some(into_packet(target)))?;
+        let micro_batches = batch.inputs.len();
+        let report = self.run(Mode::Training, batch)?;
+        self.rates = rates;
+        let (sum, weight) = mean_of(&report.reports).map_err(unreadable)?;
+        Ok(Step { loss: sum / weight, weight, learning_rate, micro_batches, timeline: report.timeline })
+    }
+
+    /// The loss of one mini-batch and its gradients, without an update.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError`].
+    pub fn gradients(&mut self, input: I, target: T) -> Result<Gradients, TrainError> {
+        let batch = self.batch(Task::Gradients, input, Some(into_packet(target)))?;
+        let report = self.run(Mode::Training, batch)?;
+        let (sum, weight) = mean_of(&report.reports).map_err(unreadable)?;
+        let gradients = report.outputs.into_iter().flat_map(|output| output.gradients).collect();
+        Ok(Gradients { loss: sum / weight, gradients })
+    }
+
+    /// The loss of one batch with evaluation behaviour: no backward, no update.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError`].
+    pub fn evaluate(&mut self, input: I, target: T) -> Result<Evaluation, TrainError> {
+        let batch = self.batch(Task::Evaluate, input, Some(into_packet(target)))?;
+        let report = self.run(Mode::ForwardOnly, batch)?;
+        let (sum, weight) = mean_of(&report.reports).map_err(unreadable)?;
+        Ok(Evaluation { loss: sum / weight, weight, timeline: report.timeline })
+    }
+}
+
+impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
+    /// The model's output for one batch, with evaluation behaviour, on the last stage's device.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError`].
+    pub fn predict(&mut self, input: I) -> Result<O, TrainError> {
+        let batch = self.batch(Task::Predict, input, None)?;
+        let mut report = self.run(Mode::ForwardOnly, batch)?;
+        let predictions = report.outputs.pop().map(|output| output.predictions).unwrap_or_default();
+        let joined = Packet::concat(predictions).ok_or(TrainError::Join)?;
+        Ok(from_parts(joined.into_values())?)
+    }
+
+    /// The parameters of all stages, copied to the host, by their path in the model, like
+    /// `blocks.3.up.weight`.
+    ///
+    /// # Errors
+    ///
+    /// [`StepError`] if a worker is gone.
+    pub fn parameters(&mut self) -> Result<BTreeMap<String, TensorData>, StepError> {
+        let mut parameters = BTreeMap::new();
+        for summary in &self.summaries {
+            parameters.extend(self.workers.visit(summary.stage, |stage| stage.parameters())?);
+        }
+        Ok(parameters)
+    }
+
+    /// The stages: which layers, where.
+    #[must_use]
+    pub fn stages(&self) -> &[StageSummary] {
+        &self.summaries
+    }
+
+    /// How the layers are cut.
+    #[must_use]
+    pub fn partition(&self) -> &Partition {
+        &self.partition
+    }
+
+    /// The program of a training step on a mini-batch of `samples` samples, to print or simulate.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`] if the schedule or the policy refuses that many micro-batches, or `samples` is 0.
+    pub fn program(&mut self, samples: usize) -> Result<Arc<Program>, BuildError> {
+        let micro_batches = self.course.shape.micro_batches.min(samples);
+        self.cached_program(Mode::Training, micro_batches)
+    }
+
+    fn cached_program(&mut self, mode: Mode, micro_batches: usize) -> Result<Arc<Program>, BuildError> {
+        let key = (mode == Mode::Training, micro_batches);
+        if let Some(program) = self.programs.get(&key) {
+            return Ok(Arc::clone(program));
+        }
+        let program = Arc::new(self.course.program(mode, micro_batches)?);
+        self.programs.insert(key, Arc::clone(&program));
+        Ok(program)
+    }
+
+    /// Cuts a batch into micro-batches.
+    fn batch(&self, task: Task, input: I, target: Option<Packet>) -> Result<Arc<Batch>, TrainError> {
+        let input = into_packet(input);
+        let refuse = |what| move |reason| TrainError::Batch { what, reason };
+        let samples = input.samples().map_err(refuse("input"))?;
+        if samples == 0 {
+            return Err(refuse("input")("it has no samples".to_owned()));
+        }
+        if let Some(target) = &target {
+            let targets = target.samples().map_err(refuse("target"))?;
+            if targets != samples {
+                return Err(TrainError::Samples { input: samples, target: targets });
+            }
+        }
+        let asked = self.course.shape.micro_batches;
+        let ranges = micro_batch_ranges(samples, asked);
+        if ranges.len() < asked {
+            tracing::warn!(samples, asked, used = ranges.len(), "the batch is smaller than the number of micro-batches");
+        }
+        let cut = |packet: &Packet| ranges.iter().map(|range| packet.slice(range)).collect();
+        Ok(Arc::new(Batch {
+            task,
+            inputs: cut(&input),
+            targets: target.as_ref().map(cut).unwrap_or_default(),
+            samples: ranges.clone(),
+        }))
+    }
+
+    fn run(&mut self, mode: Mode, batch: Arc<Batch>) -> Result<StepReport<StageOutput>, TrainError> {
+        let program = self.cached_program(mode, batch.inputs.len())?;
+        Ok(self.workers.step(&program, Arc::new(batch))?)
+    }
+}
+
+fn unreadable(error: crate::StageError) -> TrainError {
+    TrainError::Step(StepError::Setup(error.to_string()))
+}

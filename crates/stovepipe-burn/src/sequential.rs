@@ -1,0 +1,188 @@
+//! Models: sequences of named layers, each given as a function of its device.
+
+use std::collections::HashSet;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use burn::module::Module;
+use burn::tensor::Device;
+
+use crate::cell::{Cell, LayerCell};
+use crate::layer::{Apply, Named, Stateless};
+use crate::{Boundary, BuildError, Layer, init};
+
+/// Makes a layer and hides its type.
+type Make = dyn Fn(&MakeContext<'_>) -> Box<dyn Cell> + Send + Sync;
+/// Counts a layer's parameters without allocating them.
+type Count = dyn Fn() -> usize + Send + Sync;
+
+/// What a layer is made with.
+pub(crate) struct MakeContext<'a> {
+    pub(crate) seed: u64,
+    pub(crate) device: &'a Device,
+    pub(crate) optimizer: &'a burn::optim::ModuleOptimizer,
+}
+
+/// One layer of a model that hasn't been built yet.
+pub(crate) struct Blueprint {
+    pub(crate) name: Arc<str>,
+    pub(crate) make: Box<Make>,
+    pub(crate) count: Box<Count>,
+}
+
+/// A model: named layers, one after the other.
+///
+/// `In` is what the first layer takes, `Out` what the last one returns; a layer that doesn't fit the
+/// one before it doesn't compile. A layer is given as a function of the device, called once when the
+/// pipeline is built, and only for the stages that this process owns: the whole model never sits on
+/// one device.
+///
+/// ```
+/// use burn::nn::{EmbeddingConfig, LinearConfig};
+/// use burn::tensor::{Int, Tensor, activation::relu};
+/// use stovepipe_burn::Sequential;
+///
+/// let model = Sequential::<Tensor<2, Int>>::new()
+///     .push_module("embed", |device| EmbeddingConfig::new(64, 32).init(device), |m, ids| m.forward(ids))
+///     .push_fn("relu", |x: Tensor<3>| relu(x))
+///     .push_module("head", |device| LinearConfig::new(32, 64).init(device), |m, x: Tensor<3>| m.forward(x));
+/// assert_eq!(model.names(), ["embed", "relu", "head"]);
+/// ```
+///
+/// ```compile_fail
+/// # use burn::nn::LinearConfig;
+/// # use burn::tensor::{Int, Tensor};
+/// # use stovepipe_burn::Sequential;
+/// // Token ids don't go into a linear layer.
+/// let model = Sequential::<Tensor<2, Int>>::new()
+///     .push_module("head", |device| LinearConfig::new(32, 64).init(device), |m, x: Tensor<3>| m.forward(x));
+/// ```
+pub struct Sequential<In, Out = In> {
+    pub(crate) layers: Vec<Blueprint>,
+    types: PhantomData<fn(In) -> Out>,
+}
+
+impl<In: Boundary> Sequential<In, In> {
+    /// A model without layers, which takes `In`.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { layers: Vec::new(), types: PhantomData }
+    }
+}
+
+impl<In: Boundary> Default for Sequential<In, In> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
+    /// Adds a layer.
+    ///
+    /// `name` must be unique in the model: it names the layer's seed, its parameters' paths and ids,
+    /// and errors. `init` makes the layer on a device.
+    #[must_use]
+    pub fn push<L>(
+        mut self,
+        name: impl Into<String>,
+        init: impl Fn(&Device) -> L + Send + Sync + 'static,
+    ) -> Sequential<In, L::Output>
+    where
+        L: Layer<Input = Out>,
+    {
+        let name: Arc<str> = name.into().into();
+        let init = Arc::new(init);
+        let counted = Arc::clone(&init);
+        let count = Box::new(move || counted(&Device::flex()).num_params());
+        let layer_name = Arc::clone(&name);
+        let make = Box::new(move |context: &MakeContext<'_>| -> Box<dyn Cell> {
+            let module = init::initialize(context.seed, &layer_name, context.device, |host| {
+                Named::new(Arc::clone(&layer_name), init(host))
+            });
+            Box::new(LayerCell::new(Arc::clone(&layer_name), module, context.optimizer.clone()))
+        });
+        self.layers.push(Blueprint { name, make, count });
+        Sequential { layers: self.layers, types: PhantomData }
+    }
+
+    /// Adds a Burn module that isn't a [`Layer`], with the function that runs it.
+    #[must_use]
+    pub fn push_module<M, O, F>(
+        self,
+        name: impl Into<String>,
+        init: impl Fn(&Device) -> M + Send + Sync + 'static,
+        forward: F,
+    ) -> Sequential<In, O>
+    where
+        M: Module + 'static,
+        O: Boundary,
+        F: Fn(&M, Out) -> O + Send + Sync + 'static,
+    {
+        let forward = Arc::new(forward);
+        self.push(name, move |device| Apply::new(init(device), Arc::clone(&forward)))
+    }
+
+    /// Adds a layer without parameters.
+    #[must_use]
+    pub fn push_fn<O, F>(self, name: impl Into<String>, forward: F) -> Sequential<In, O>
+    where
+        O: Boundary,
+        F: Fn(Out) -> O + Send + Sync + 'static,
+    {
+        self.push_module(name, |_| Stateless, move |_: &Stateless, input| forward(input))
+    }
+
+    /// Adds `count` layers of one type, named `name.0`, `name.1` and so on.
+    #[must_use]
+    pub fn repeat<L>(
+        mut self,
+        name: &str,
+        count: usize,
+        init: impl Fn(&Device) -> L + Send + Sync + 'static,
+    ) -> Self
+    where
+        L: Layer<Input = Out, Output = Out>,
+    {
+        let init = Arc::new(init);
+        for index in 0..count {
+            let init = Arc::clone(&init);
+            self = self.push(format!("{name}.{index}"), move |device| init(device));
+        }
+        self
+    }
+
+    /// Number of layers.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Whether there is no layer.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.layers.is_empty()
+    }
+
+    /// The layers' names in order.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        self.layers.iter().map(|layer| layer.name.to_string()).collect()
+    }
+
+    /// The number of parameters of each layer; nothing is allocated for it.
+    #[must_use]
+    pub fn parameter_counts(&self) -> Vec<usize> {
+        self.layers.iter().map(|layer| (layer.count)()).collect()
+    }
+
+    pub(crate) fn check(&self) -> Result<(), BuildError> {
+        if self.is_empty() {
+            return Err(BuildError::NoLayers);
+        }
+        let mut names = HashSet::new();
+        match self.layers.iter().find(|layer| !names.insert(&layer.name)) {
+            Some(layer) => Err(BuildError::NameTwice { name: layer.name.to_string() }),
+            None => Ok(()),
+        }
+    }
+}

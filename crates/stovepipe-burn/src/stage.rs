@@ -1,0 +1,379 @@
+//! One stage at work: its layers in order, segment by segment where activations are dropped, and on
+//! the last stage the loss.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use burn::tensor::{Device, Tensor, TensorData};
+use stovepipe_runtime::{Begin, StageCompute};
+use stovepipe_schedule::{MicroBatch, StageRetention};
+
+use crate::cell::{Cell, Forward, Tape};
+use crate::loss::ErasedLoss;
+use crate::part::{Packet, Part};
+use crate::{Backend, Context, Phase, StageError};
+
+/// What a step is for.
+#[derive(Clone)]
+pub(crate) enum Task {
+    /// Update the parameters at this learning rate.
+    Train(ModuleLearningRate),
+    /// Compute the gradients and hand them out.
+    Gradients,
+    /// Compute the loss.
+    Evaluate,
+    /// Hand out the model's output.
+    Predict,
+}
+
+/// The input of a step: the mini-batch, cut into micro-batches.
+pub(crate) struct Batch {
+    pub(crate) task: Task,
+    pub(crate) samples: Vec<Range<usize>>,
+    pub(crate) inputs: Vec<Packet>,
+    /// Empty where no loss is computed.
+    pub(crate) targets: Vec<Packet>,
+}
+
+/// What a stage hands back.
+#[derive(Default)]
+pub(crate) struct StageOutput {
+    pub(crate) predictions: Vec<Packet>,
+    pub(crate) gradients: BTreeMap<String, TensorData>,
+}
+
+/// The loss of a micro-batch whose backward hasn't run.
+struct LossTape {
+    outputs: Vec<Box<dyn Part>>,
+    sum: Tensor<1>,
+}
+
+/// What a stage holds during a step.
+struct Running {
+    step: u64,
+    batch: Arc<Batch>,
+    /// Tapes by micro-batch and layer.
+    tapes: HashMap<(usize, usize), Tape>,
+    /// Inputs of dropped segments, by micro-batch and first layer.
+    kept_inputs: HashMap<(usize, usize), Vec<Box<dyn Part>>>,
+    loss_tapes: HashMap<usize, LossTape>,
+    /// Sum and weight of each micro-batch, on the last stage.
+    losses: BTreeMap<usize, (Tensor<1>, f64)>,
+    predictions: BTreeMap<usize, Packet>,
+    /// The weight of the whole mini-batch, once it is known.
+    weight: f64,
+    gradients: BTreeMap<String, TensorData>,
+}
+
+pub(crate) struct BurnStage {
+    pub(crate) layers: Vec<Box<dyn Cell>>,
+    pub(crate) device: Device,
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) is_first: bool,
+    pub(crate) is_last: bool,
+    pub(crate) loss: Option<Arc<ErasedLoss>>,
+    pub(crate) stage_updates: bool,
+    running: Option<Running>,
+}
+
+impl BurnStage {
+    pub(crate) fn new(
+        layers: Vec<Box<dyn Cell>>,
+        device: Device,
+        backend: Arc<dyn Backend>,
+        place: (bool, bool),
+        loss: Option<Arc<ErasedLoss>>,
+        stage_updates: bool,
+    ) -> Self {
+        let (is_first, is_last) = place;
+        Self { layers, device, backend, is_first, is_last, loss, stage_updates, running: None }
+    }
+
+    pub(crate) fn parameters(&self) -> BTreeMap<String, TensorData> {
+        self.layers.iter().flat_map(|layer| layer.parameters()).collect()
+    }
+
+    fn running(&mut self) -> Result<&mut Running, StageError> {
+        let layer = self.layers.first().map(|l| l.name().to_owned()).unwrap_or_default();
+        self.running.as_mut().ok_or(StageError::Order { layer, problem: "no step has begun" })
+    }
+
+    fn missing(&self, layer: usize) -> StageError {
+        StageError::Order {
+            layer: self.layers[layer].name().to_owned(),
+            problem: "its activations for this micro-batch are gone or were never made",
+        }
+    }
+
+    /// Runs layers `range` on `values`; with tapes or without.
+    fn run_layers(
+        &mut self,
+        m: usize,
+        range: Range<usize>,
+        mut values: Vec<Box<dyn Part>>,
+        phase: Phase,
+        taped: bool,
+    ) -> Result<Vec<Box<dyn Part>>, StageError> {
+        for index in range {
+            let is_model_input = self.is_first && index == 0;
+            let mode = match phase {
+                Phase::Evaluate => Forward::Evaluate,
+                _ if taped => Forward::Taped { input_gradient: !is_model_input },
+                _ => Forward::Untaped,
+            };
+            let running = self.running()?;
+            let (step, samples) = (running.step, running.batch.samples[m].clone());
+            let layer = &mut self.layers[index];
+            let name = layer.name().to_owned();
+            let mut context = Context { phase, step, micro_batch: m, samples, layer: &name };
+            let (outputs, tape) = layer.forward(values, &mut context, mode)?;
+            if let Some(tape) = tape {
+                self.running()?.tapes.insert((m, index), tape);
+            }
+            values = outputs;
+        }
+        Ok(values)
+    }
+
+    /// The loss of a micro-batch; with a tape if a backward follows.
+    fn run_loss(
+        &mut self,
+        m: usize,
+        outputs: Vec<Box<dyn Part>>,
+        taped: bool,
+    ) -> Result<(), StageError> {
+        let loss = self.loss.clone().ok_or(StageError::NoTarget)?;
+        let device = self.device.clone();
+        let running = self.running()?;
+        let target = running.batch.targets.get(m).cloned().ok_or(StageError::NoTarget)?;
+        let target = target.settle(&device);
+        let outputs: Vec<Box<dyn Part>> =
+            outputs.into_iter().map(|part| if taped { part.leaf() } else { part }).collect();
+        let leaves = outputs.iter().map(|part| part.clone_box()).collect();
+        let result = loss(leaves, target)?;
+        running.losses.insert(m, (result.sum.clone().inner(), result.weight));
+        if taped {
+            running.loss_tapes.insert(m, LossTape { outputs, sum: result.sum });
+        }
+        Ok(())
+    }
+
+    /// Rebuilds the activations of a dropped segment from its kept input.
+    fn rebuild(&mut self, m: usize, segment: Range<usize>) -> Result<(), StageError> {
+        let inputs = self.running()?.kept_inputs.remove(&(m, segment.start));
+        let inputs = inputs.ok_or_else(|| self.missing(segment.start))?;
+        let ends_model = self.is_last && segment.end == self.layers.len();
+        let outputs = self.run_layers(m, segment, inputs, Phase::Recompute, true)?;
+        if ends_model { self.run_loss(m, outputs, true) } else { Ok(()) }
+    }
+
+    fn flush(&self) -> Result<(), StageError> {
+        Ok(self.backend.flush(&self.device)?)
+    }
+
+    /// Where the tape of `layer` is missing, rebuilds the segment that it belongs to.
+    fn ensure_tape(
+        &mut self,
+        m: usize,
+        layer: usize,
+        retention: &StageRetention,
+    ) -> Result<(), StageError> {
+        if self.running()?.tapes.contains_key(&(m, layer)) {
+            return Ok(());
+        }
+        let segment = retention.dropped().iter().find(|segment| segment.contains(&layer));
+        let segment = segment.cloned().ok_or_else(|| self.missing(layer))?;
+        self.rebuild(m, segment)
+    }
+}
+
+impl StageCompute for BurnStage {
+    type Value = Packet;
+    type Input = Arc<Batch>;
+    type Output = StageOutput;
+    type Error = StageError;
+
+    fn begin(&mut self, begin: Begin<'_, Arc<Batch>>) -> Result<(), StageError> {
+        self.running = Some(Running {
+            step: begin.step,
+            batch: Arc::clone(begin.input),
+            tapes: HashMap::new(),
+            kept_inputs: HashMap::new(),
+            loss_tapes: HashMap::new(),
+            losses: BTreeMap::new(),
+            predictions: BTreeMap::new(),
+            weight: 0.0,
+            gradients: BTreeMap::new(),
+        });
+        Ok(())
+    }
+
+    fn forward(
+        &mut self,
+        micro_batch: MicroBatch,
+        mut inputs: Vec<Packet>,
+        retention: &StageRetention,
+    ) -> Result<Vec<Packet>, StageError> {
+        let m = micro_batch.index();
+        let batch = Arc::clone(&self.running()?.batch);
+        let input = if self.is_first { batch.inputs.get(m).cloned() } else { inputs.pop() };
+        let input = input.ok_or_else(|| self.missing(0))?;
+        let mut values = input.settle(&self.device).into_values();
+        let layers = self.layers.len();
+        let trains = matches!(batch.task, Task::Train(_) | Task::Gradients);
+        if trains {
+            let mut next = 0;
+            for segment in retention.dropped().iter().cloned() {
+                values = self.run_layers(m, next..segment.start, values, Phase::Train, true)?;
+                let kept = values.iter().map(|part| part.clone_box()).collect();
+                self.running()?.kept_inputs.insert((m, segment.start), kept);
+                next = segment.end;
+                values = self.run_layers(m, segment, values, Phase::Train, false)?;
+            }
+            // A last segment that was dropped makes its loss when it is rebuilt.
+            let last_is_taped = next < layers;
+            values = self.run_layers(m, next..layers, values, Phase::Train, true)?;
+            if self.is_last && last_is_taped {
+                self.run_loss(m, values.split_off(0), true)?;
+            }
+        } else {
+            values = self.run_layers(m, 0..layers, values, Phase::Evaluate, false)?;
+            if self.is_last {
+                match batch.task {
+                    Task::Predict => {
+                        let output = Packet::of(values.split_off(0));
+                        self.running()?.predictions.insert(m, output);
+                    }
+                    _ => self.run_loss(m, values.split_off(0), false)?,
+                }
+            }
+        }
+        self.flush()?;
+        Ok(if self.is_last { Vec::new() } else { vec![Packet::of(values)] })
+    }
+
+    fn recompute(
+        &mut self,
+        micro_batch: MicroBatch,
+        retention: &StageRetention,
+    ) -> Result<(), StageError> {
+        if let Some(segment) = retention.dropped().last().cloned() {
+            self.rebuild(micro_batch.index(), segment)?;
+        }
+        self.flush()
+    }
+
+    fn backward(
+        &mut self,
+        micro_batch: MicroBatch,
+        mut gradients: Vec<Packet>,
+        retention: &StageRetention,
+    ) -> Result<Vec<Packet>, StageError> {
+        let m = micro_batch.index();
+        let last = self.layers.len() - 1;
+        self.ensure_tape(m, last, retention)?;
+        let mut flowing = if self.is_last {
+            let tape = self.running()?.loss_tapes.remove(&m);
+            let LossTape { outputs, sum } = tape.ok_or_else(|| self.missing(last))?;
+            if sum.is_tracked() {
+                let mut gradients = sum.backward();
+                outputs.iter().map(|leaf| leaf.take_gradient(&mut gradients)).collect()
+            } else {
+                // The loss doesn't depend on anything differentiable.
+                outputs.iter().map(|_| None).collect()
+            }
+        } else {
+            let gradients = gradients.pop().ok_or_else(|| self.missing(last))?;
+            gradients.settle(&self.device).into_gradients()
+        };
+        for layer in (0..=last).rev() {
+            self.ensure_tape(m, layer, retention)?;
+            let tape = self.running()?.tapes.remove(&(m, layer));
+            let tape = tape.ok_or_else(|| self.missing(layer))?;
+            flowing = self.layers[layer].backward(tape, flowing);
+        }
+        self.flush()?;
+        Ok(if self.is_first { Vec::new() } else { vec![Packet::gradients(flowing)] })
+    }
+
+    fn finish(&mut self) -> Result<Vec<u8>, StageError> {
+        let losses = self.running()?.losses.values();
+        // The only place where the step reads from the device.
+        let pairs = losses.map(|(sum, weight)| {
+            let sum: f64 = sum.to_data().iter::<f64>().sum();
+            [sum, *weight]
+        });
+        Ok(pairs.flatten().flat_map(f64::to_le_bytes).collect())
+    }
+
+    fn prepare(&mut self, reports: &[Vec<u8>]) -> Result<(), StageError> {
+        let (_, weight) = mean_of(reports)?;
+        if !(weight.is_finite() && weight > 0.0) {
+            return Err(StageError::Weight { weight });
+        }
+        let stage_updates = self.stage_updates;
+        let running = self.running()?;
+        running.weight = weight;
+        let batch = Arc::clone(&running.batch);
+        if let (Task::Train(rate), true) = (&batch.task, stage_updates) {
+            for layer in &mut self.layers {
+                layer.stage_update(rate, weight)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<(), StageError> {
+        let running = self.running()?;
+        let (weight, batch) = (running.weight, Arc::clone(&running.batch));
+        match &batch.task {
+            Task::Train(rate) => {
+                for layer in &mut self.layers {
+                    layer.commit(rate, weight)?;
+                }
+            }
+            Task::Gradients | Task::Evaluate | Task::Predict => {
+                let mut gradients = BTreeMap::new();
+                for layer in &mut self.layers {
+                    gradients.extend(layer.take_gradients(weight));
+                }
+                self.running()?.gradients = gradients;
+            }
+        }
+        self.flush()
+    }
+
+    fn abandon(&mut self) {
+        self.running = None;
+        for layer in &mut self.layers {
+            layer.abandon();
+        }
+    }
+
+    fn take_output(&mut self) -> StageOutput {
+        match self.running.take() {
+            Some(running) => StageOutput {
+                predictions: running.predictions.into_values().collect(),
+                gradients: running.gradients,
+            },
+            None => StageOutput::default(),
+        }
+    }
+}
+
+/// The sums and weights that the last stage reported, added in the order of the micro-batches.
+pub(crate) fn mean_of(reports: &[Vec<u8>]) -> Result<(f64, f64), StageError> {
+    let last = reports.len().saturating_sub(1);
+    let unreadable = StageError::Report { stage: last };
+    let bytes = reports.last().ok_or(unreadable.clone())?;
+    let (numbers, rest) = bytes.as_chunks::<8>();
+    let (pairs, odd) = numbers.as_chunks::<2>();
+    if !(rest.is_empty() && odd.is_empty()) {
+        return Err(unreadable);
+    }
+    Ok(pairs.iter().fold((0.0, 0.0), |(sum, weight), [s, w]| {
+        (sum + f64::from_le_bytes(*s), weight + f64::from_le_bytes(*w))
+    }))
+}

@@ -1,0 +1,16 @@
+//! Which activations a pipeline keeps from forward to backward, and which it recomputes.
+//!
+//! A [`CheckpointPolicy`] looks at a plan and at the number of layers in each stage and returns a
+//! [`Retention`](stovepipe_schedule::Retention), which lowering, simulator and executor take as data.
+//! Nothing here knows a tensor or a device.
+//!
+//! An activation checkpoint (Chen et al., arXiv 1604.06174) is an activation that is kept so that
+//! others can be recomputed from it: here, the input of a stage or of a segment of its layers.
+
+mod error;
+mod policies;
+mod policy;
+
+pub use error::PolicyError;
+pub use policies::{Always, ExceptLast, Never};
+pub use policy::{CheckpointPolicy, Layout};

@@ -1,0 +1,104 @@
+//! The one error of this crate: what was wrong with a request and what to do about it.
+//!
+//! It deliberately carries no source error and no position in a schedule: everything here is found
+//! before anything runs.
+
+/// Why costs, a partition or a request for one was refused.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PartitionError {
+    /// The cost vector has no entries.
+    #[error("there are no costs: give one cost per layer, for at least one layer")]
+    NoCosts,
+
+    /// A cost is negative, infinite or not a number.
+    #[error("layer {layer} has cost {cost}: every cost must be finite and at least 0")]
+    InvalidCost {
+        /// Index of the layer, from 0.
+        layer: usize,
+        /// The cost that was given.
+        cost: f64,
+    },
+
+    /// Every cost is finite, but their sum is not.
+    #[error("the costs add up to infinity: give them in a larger unit")]
+    InfiniteTotal,
+
+    /// Zero parts were asked for, or a partition was given without sizes.
+    #[error("a partition needs at least 1 part: ask for 1 or more")]
+    NoParts,
+
+    /// More parts were asked for than there are layers to fill them.
+    #[error(
+        "{parts} parts need at least {parts} layers, the model has {layers}: \
+         use at most {layers} stages"
+    )]
+    TooManyParts {
+        /// The number of parts asked for.
+        parts: usize,
+        /// The number of layers there are.
+        layers: usize,
+    },
+
+    /// A given part has size 0.
+    #[error("part {part} has no layers: every part needs at least 1, so drop it or move a cut")]
+    EmptyPart {
+        /// Index of the part, from 0.
+        part: usize,
+    },
+
+    /// The given sizes add up to more layers than can be counted.
+    #[error(
+        "the sizes add up to more than {} layers: check them for a typing error",
+        usize::MAX
+    )]
+    SizeOverflow,
+
+    /// A partition is for another number of layers than the model or the costs have.
+    #[error(
+        "the partition {partition} covers {} layers, but there are {layers}: \
+         make its sizes add up to {layers}",
+        .partition.layers()
+    )]
+    LayersMismatch {
+        /// The partition that does not fit.
+        partition: crate::Partition,
+        /// The number of layers there are.
+        layers: usize,
+    },
+
+    /// A partition has another number of parts than were asked for.
+    #[error(
+        "the partition {partition} has {} parts, but {parts} were asked for: \
+         give {parts} sizes or ask for {} parts",
+        .partition.parts(),
+        .partition.parts()
+    )]
+    PartsMismatch {
+        /// The partition that does not fit.
+        partition: crate::Partition,
+        /// The number of parts asked for.
+        parts: usize,
+    },
+
+    /// A text does not read as a partition.
+    #[error(
+        "'{text}' is not a partition, because of '{token}': \
+         write the number of layers of each part, as in 4,2"
+    )]
+    Parse {
+        /// The whole text.
+        text: String,
+        /// The piece of it that is not a whole number.
+        token: String,
+    },
+
+    /// A partitioner from outside this crate has its own reason to refuse.
+    #[error("{partitioner}: {reason}")]
+    Other {
+        /// Name of the partitioner.
+        partitioner: String,
+        /// What is wrong and what to do about it.
+        reason: String,
+    },
+}

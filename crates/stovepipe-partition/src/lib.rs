@@ -1,0 +1,39 @@
+//! Cuts a sequence of layers into contiguous stages.
+//!
+//! [`Costs`] holds one number per layer, a [`Partitioner`] turns costs and a number of parts into a
+//! [`Partition`], and a partition says which layers each part holds. Three partitioners come with
+//! the crate: [`Minimax`] (the best possible bottleneck), [`Uniform`] (equal numbers of layers) and
+//! [`Explicit`] (a cut given by hand). Others implement the trait in their own crate.
+//!
+//! ```
+//! use stovepipe_partition::{Costs, Minimax, Partitioner};
+//!
+//! let costs = Costs::new([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])?;
+//! let partition = Minimax.partition(&costs, 2)?;
+//!
+//! assert_eq!(partition.to_string(), "[4, 2]");
+//! assert_eq!(partition.range(1), 4..6);
+//! assert_eq!(partition.costs(&costs)?, [10.0, 11.0]);
+//! assert_eq!(partition.bottleneck(&costs)?, 11.0);
+//! # Ok::<(), stovepipe_partition::PartitionError>(())
+//! ```
+//!
+//! What a cost means (milliseconds, bytes, operations) is the caller's choice. This crate knows no
+//! schedule, no tensor and no device: it neither measures costs nor places parts on ranks.
+
+mod costs;
+mod error;
+mod explicit;
+mod fixed;
+mod minimax;
+mod partition;
+mod partitioner;
+mod uniform;
+
+pub use costs::Costs;
+pub use error::PartitionError;
+pub use explicit::Explicit;
+pub use minimax::Minimax;
+pub use partition::Partition;
+pub use partitioner::Partitioner;
+pub use uniform::Uniform;

@@ -1,0 +1,32 @@
+//! Equal numbers of layers, whatever they cost.
+
+use crate::{Costs, Partition, PartitionError, Partitioner};
+
+/// Parts whose sizes differ by at most one layer, the bigger ones first.
+///
+/// The right choice when nothing is known about the layers; it looks only at how many there are.
+///
+/// ```
+/// use stovepipe_partition::{Costs, Partitioner, Uniform};
+///
+/// let partition = Uniform.partition(&Costs::uniform(7)?, 4)?;
+/// assert_eq!(partition.sizes(), [2, 2, 2, 1]);
+/// # Ok::<(), stovepipe_partition::PartitionError>(())
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Uniform;
+
+impl Partitioner for Uniform {
+    fn partition(&self, costs: &Costs, parts: usize) -> Result<Partition, PartitionError> {
+        costs.check_parts(parts)?;
+        let (size, bigger) = (costs.len() / parts, costs.len() % parts);
+        let sizes: Vec<_> = (0..parts)
+            .map(|part| size + usize::from(part < bigger))
+            .collect();
+        Partition::from_sizes(sizes)
+    }
+
+    fn name(&self) -> &str {
+        "uniform"
+    }
+}

@@ -1,0 +1,164 @@
+//! Why a step failed: which rank, stage, micro-batch and phase.
+
+use std::fmt;
+
+use stovepipe_schedule::{MicroBatch, Rank, Stage};
+use stovepipe_transport::TransportError;
+
+/// What a stage was doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Phase {
+    /// At the start of the step.
+    Begin,
+    /// In `F`.
+    Forward,
+    /// In `R`.
+    Recompute,
+    /// In `B`.
+    Backward,
+    /// In `I`.
+    BackwardInput,
+    /// In `W`.
+    BackwardWeight,
+    /// Reporting after the last action.
+    Finish,
+    /// Making ready for the update.
+    Prepare,
+    /// Updating.
+    Update,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Begin => "start of the step",
+            Self::Forward => "forward",
+            Self::Recompute => "recomputation",
+            Self::Backward => "backward",
+            Self::BackwardInput => "backward of the input",
+            Self::BackwardWeight => "backward of the weights",
+            Self::Finish => "end of the gradients",
+            Self::Prepare => "preparation of the update",
+            Self::Update => "update",
+        })
+    }
+}
+
+/// What went wrong in a stage.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The stage returned an error.
+    Error(Box<dyn std::error::Error + Send + Sync>),
+    /// The stage panicked, with this message.
+    Panic(String),
+    /// The stage returned too few values for its edges.
+    Values {
+        /// How many it returned.
+        returned: usize,
+        /// How many edges take one.
+        edges: usize,
+    },
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Error(error) => error.fmt(f),
+            Self::Panic(message) => write!(f, "panicked: {message}"),
+            Self::Values { returned, edges } => {
+                write!(f, "returned {returned} values, but {edges} edges take one each")
+            }
+        }
+    }
+}
+
+/// Why a step failed.
+///
+/// Unless [`poisons`](Self::poisons) says otherwise, nothing has been updated and another step can be
+/// tried.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StepError {
+    /// A stage failed.
+    #[error("rank {rank}, stage {stage}, {}{phase}: {cause}", micro_batch.map(|m| format!("micro-batch {m}, ")).unwrap_or_default())]
+    Stage {
+        /// The rank that the stage lives on.
+        rank: Rank,
+        /// The stage.
+        stage: Stage,
+        /// The micro-batch, if it was working on one.
+        micro_batch: Option<MicroBatch>,
+        /// What it was doing.
+        phase: Phase,
+        /// What went wrong.
+        cause: Cause,
+    },
+    /// A message didn't get through. If another rank aborted the step, its reason is the cause.
+    #[error("rank {rank}: {source}")]
+    Transport {
+        /// The rank that noticed.
+        rank: Rank,
+        /// What the transport says.
+        source: TransportError,
+    },
+    /// Another rank failed inside its update.
+    #[error("the update failed elsewhere: {reason}; stages are out of step, so build the pipeline again from saved state")]
+    UpdateElsewhere {
+        /// What the other rank says.
+        reason: String,
+    },
+    /// This rank has updated, but can't learn whether the others have.
+    #[error("rank {rank} has updated but can't learn whether the others have: {source}; build the pipeline again from saved state")]
+    Unconfirmed {
+        /// The rank that updated.
+        rank: Rank,
+        /// What the transport says.
+        source: TransportError,
+    },
+    /// An earlier update failed half-way.
+    #[error("an earlier update failed half-way ({reason}): build the pipeline again from saved state")]
+    Unusable {
+        /// The failure.
+        reason: String,
+    },
+    /// The program and the stages don't fit each other.
+    #[error("{0}")]
+    Setup(String),
+    /// A worker's thread ended unexpectedly.
+    #[error("the worker of rank {rank} is gone: build the pipeline again")]
+    WorkerGone {
+        /// Its rank.
+        rank: Rank,
+    },
+}
+
+impl StepError {
+    /// Whether stages may have updated while others haven't, so that no further step may run.
+    #[must_use]
+    pub fn poisons(&self) -> bool {
+        matches!(
+            self,
+            Self::Stage { phase: Phase::Update, .. }
+                | Self::UpdateElsewhere { .. }
+                | Self::Unconfirmed { .. }
+                | Self::WorkerGone { .. }
+        )
+    }
+
+    /// Whether this only echoes a failure on another rank.
+    pub(crate) fn is_echo(&self) -> bool {
+        matches!(
+            self,
+            Self::UpdateElsewhere { .. }
+                | Self::Unconfirmed { .. }
+                | Self::Transport {
+                    source: TransportError::Aborted { .. }
+                        | TransportError::PeerGone { .. }
+                        | TransportError::PeerEnded { .. },
+                    ..
+                }
+        )
+    }
+}

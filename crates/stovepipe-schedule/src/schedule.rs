@@ -1,0 +1,100 @@
+//! The trait that every schedule implements. Its implementations stand beside it, or downstream.
+
+use std::sync::Arc;
+
+use crate::{Plan, PlanError, Shape};
+
+/// Orders the work of a pipeline.
+///
+/// A schedule is a pure function from a [`Shape`] to a [`Plan`]: the same shape gives the same plan,
+/// and nothing else is looked at. It places stages on ranks and orders `F`, `B` (or `I` and `W`) on
+/// each of them; recomputation and communication are added later by [`Program::lower`](crate::Program::lower).
+/// Whatever it writes is checked by [`Plan::new`], so that a plan which loses, repeats or reorders
+/// work, or could deadlock, is refused before anything runs.
+///
+/// # Examples
+///
+/// Strictly one micro-batch at a time, the slowest schedule there is:
+///
+/// ```
+/// use stovepipe_schedule::{Compute, MicroBatch, Plan, PlanError, Schedule, Shape, Stage};
+///
+/// struct OneByOne;
+///
+/// impl Schedule for OneByOne {
+///     fn name(&self) -> &str {
+///         "one-by-one"
+///     }
+///
+///     fn plan(&self, shape: Shape) -> Result<Plan, PlanError> {
+///         shape.check_single_chunk(self.name())?;
+///         Plan::new(Stage::first(shape.ranks).map(|stage| {
+///             MicroBatch::first(shape.micro_batches)
+///                 .flat_map(|m| [Compute::forward(stage, m), Compute::backward(stage, m)])
+///                 .collect()
+///         }))
+///     }
+/// }
+///
+/// let plan = OneByOne.plan(Shape::new(2, 3))?;
+/// assert_eq!(plan.row(0)[1].to_string(), "0B0");
+/// # Ok::<(), PlanError>(())
+/// ```
+///
+/// The runtime executes plans made of `F`, `R` and `B` on any stage. Plans with `I` and `W` need a
+/// stage whose compute can split its backward.
+pub trait Schedule: Send + Sync {
+    /// The name used in command lines, errors and reports, like `gpipe` or `1f1b`.
+    fn name(&self) -> &str;
+
+    /// The plan for `shape`.
+    ///
+    /// # Errors
+    ///
+    /// A shape that the schedule can't do is [`PlanError::Unsupported`] and says which it can; zero
+    /// or too many actions are refused by [`Shape::check`].
+    fn plan(&self, shape: Shape) -> Result<Plan, PlanError>;
+}
+
+impl<S: Schedule + ?Sized> Schedule for &S {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+
+    fn plan(&self, shape: Shape) -> Result<Plan, PlanError> {
+        (**self).plan(shape)
+    }
+}
+
+impl<S: Schedule + ?Sized> Schedule for Box<S> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+
+    fn plan(&self, shape: Shape) -> Result<Plan, PlanError> {
+        (**self).plan(shape)
+    }
+}
+
+impl<S: Schedule + ?Sized> Schedule for Arc<S> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+
+    fn plan(&self, shape: Shape) -> Result<Plan, PlanError> {
+        (**self).plan(shape)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::GPipe;
+
+    #[test]
+    fn schedules_are_dyn_compatible() {
+        let boxed: Box<dyn Schedule> = Box::new(GPipe::default());
+        assert_eq!(boxed.name(), "gpipe");
+        assert!(boxed.plan(Shape::new(2, 2)).is_ok());
+    }
+}

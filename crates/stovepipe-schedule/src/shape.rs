@@ -1,0 +1,104 @@
+//! The numbers a schedule is planned for.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::PlanError;
+
+/// How many ranks, stages per rank (chunks) and micro-batches a plan is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Shape {
+    /// Workers with a device each.
+    pub ranks: usize,
+    /// Stages on each rank; 1 unless the schedule interleaves.
+    pub chunks: usize,
+    /// Slices of the mini-batch.
+    pub micro_batches: usize,
+}
+
+/// A plan holds at most this many compute actions.
+pub const MAX_ACTIONS: usize = 100_000_000;
+
+impl Shape {
+    /// One stage on each rank.
+    #[must_use]
+    pub fn new(ranks: usize, micro_batches: usize) -> Self {
+        Self {
+            ranks,
+            chunks: 1,
+            micro_batches,
+        }
+    }
+
+    /// `chunks` stages on each rank.
+    #[must_use]
+    pub fn with_chunks(self, chunks: usize) -> Self {
+        Self { chunks, ..self }
+    }
+
+    /// Stages in all.
+    #[must_use]
+    pub fn stages(&self) -> usize {
+        self.ranks * self.chunks
+    }
+
+    /// Checks what holds for every schedule: nothing is zero, and the plan isn't absurdly large.
+    /// Schedules call this first.
+    ///
+    /// # Errors
+    ///
+    /// [`PlanError::EmptyShape`] or [`PlanError::TooLarge`].
+    pub fn check(&self) -> Result<(), PlanError> {
+        let Self {
+            ranks,
+            chunks,
+            micro_batches,
+        } = *self;
+        for (count, what) in [
+            (ranks, "ranks"),
+            (chunks, "chunks"),
+            (micro_batches, "micro-batches"),
+        ] {
+            if count == 0 {
+                return Err(PlanError::EmptyShape { what });
+            }
+        }
+        // A training plan has at least a forward and a backward per stage and micro-batch.
+        [ranks, chunks, micro_batches]
+            .iter()
+            .try_fold(2usize, |product, &n| product.checked_mul(n))
+            .filter(|&actions| actions <= MAX_ACTIONS)
+            .map(drop)
+            .ok_or(PlanError::TooLarge { shape: *self })
+    }
+
+    /// Refuses more than one stage per rank, for schedules that know only one.
+    ///
+    /// # Errors
+    ///
+    /// [`PlanError::Unsupported`].
+    pub fn check_single_chunk(&self, schedule: &str) -> Result<(), PlanError> {
+        self.check()?;
+        if self.chunks == 1 {
+            return Ok(());
+        }
+        Err(PlanError::Unsupported {
+            schedule: schedule.to_owned(),
+            shape: *self,
+            supported: "one stage per rank (chunks = 1)".to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = |n: usize| if n == 1 { "" } else { "s" };
+        write!(f, "{} rank{}", self.ranks, plural(self.ranks))?;
+        if self.chunks != 1 {
+            write!(f, ", {} stages on each", self.chunks)?;
+        }
+        write!(f, ", {} micro-batch", self.micro_batches)?;
+        f.write_str(if self.micro_batches == 1 { "" } else { "es" })
+    }
+}

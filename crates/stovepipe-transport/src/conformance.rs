@@ -1,0 +1,260 @@
+//! The conformance suite for implementors of [`Transport`]: each check is what *one* rank
+//! does, so that it runs the same on threads of one process and on the processes of a
+//! cluster. It checks the [contract](Transport#contract), not speed, and nothing that a
+//! transport over a network can't promise (what happens once a process has died).
+//!
+//! An implementation within one process calls [`run_all`]:
+//!
+//! ```
+//! use stovepipe_transport::{InProcess, conformance};
+//!
+//! conformance::run_all(InProcess::group).expect("InProcess keeps the contract");
+//! ```
+//!
+//! One over processes calls [`run_rank`] on its own endpoint, in every process.
+//!
+//! A check's futures are polled again only when they were woken, so a missed wake shows as
+//! a hang; [`on_threads`] turns a hang into an error.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use futures::executor::block_on;
+use futures::future::BoxFuture;
+
+use crate::Transport;
+
+mod aborts;
+mod gathers;
+mod messages;
+mod posted;
+mod steps;
+
+pub use aborts::{
+    abort_reaches_pending, abort_reaches_the_unbegun, abort_spares_the_next_step, first_abort_wins,
+};
+pub use gathers::{gathers_in_rank_order, gathers_wake_the_last_poller};
+pub use messages::{
+    dropped_receives_lose_nothing, many_in_flight, out_of_order_tags, receives_posted_ahead, ring,
+    send_before_receive, wrong_ranks,
+};
+pub use steps::{ended_steps_stay_ended, two_steps_in_a_row};
+
+/// The endpoint of one rank, as the checks see it.
+pub type Endpoint = dyn Transport<Vec<u8>>;
+
+/// `Ok`, or which rule was broken and how.
+pub type Verdict = Result<(), String>;
+
+/// How many step numbers a check may use, from the one it is given.
+pub const STEPS: u64 = 4;
+
+/// How long [`run_all`] lets a check run before it calls it hung.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// One check of the suite: a name, and what one rank does.
+#[derive(Clone, Copy)]
+pub struct Check {
+    name: &'static str,
+    act: for<'a> fn(&'a Endpoint, u64) -> BoxFuture<'a, Verdict>,
+}
+
+impl Check {
+    /// The name of the check's function.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Does this rank's part, with the [`STEPS`] step numbers from `step` up. If it fails,
+    /// those steps are aborted, so that the other ranks needn't wait for this one.
+    ///
+    /// # Errors
+    ///
+    /// Which rule was broken and how.
+    pub async fn run(&self, endpoint: &Endpoint, step: u64) -> Verdict {
+        let verdict = (self.act)(endpoint, step).await;
+        verdict.map_err(|broken| {
+            let broken = format!("{}: {broken}", self.name);
+            for step in step..step + STEPS {
+                endpoint.abort(step, &broken);
+            }
+            broken
+        })
+    }
+}
+
+/// All checks, in the order of the suite.
+pub fn checks() -> Vec<Check> {
+    macro_rules! check {
+        ($($name:ident),* $(,)?) => {
+            vec![$(Check {
+                name: stringify!($name),
+                act: |endpoint, step| Box::pin($name(endpoint, step)),
+            }),*]
+        };
+    }
+    check![
+        ring,
+        send_before_receive,
+        out_of_order_tags,
+        receives_posted_ahead,
+        dropped_receives_lose_nothing,
+        many_in_flight,
+        wrong_ranks,
+        gathers_in_rank_order,
+        gathers_wake_the_last_poller,
+        two_steps_in_a_row,
+        ended_steps_stay_ended,
+        abort_reaches_pending,
+        abort_reaches_the_unbegun,
+        abort_spares_the_next_step,
+        first_abort_wins,
+    ]
+}
+
+/// Runs every check on this rank's endpoint, one after the other, from `step` up. To be
+/// called on all ranks, with the same `step`.
+///
+/// # Errors
+///
+/// Which rule was broken and how.
+pub async fn run_rank(endpoint: &Endpoint, step: u64) -> Verdict {
+    for (check, step) in checks().iter().zip((step..).step_by(STEPS as usize)) {
+        check.run(endpoint, step).await?;
+    }
+    Ok(())
+}
+
+/// Runs the suite on groups of one to five ranks that `make` builds: every check on a group
+/// of its own, then all of them in a row on one group.
+///
+/// # Errors
+///
+/// Which check failed, with how many ranks, on which rank, and how.
+pub fn run_all<T: Transport<Vec<u8>> + 'static>(make: impl Fn(usize) -> Vec<T>) -> Verdict {
+    run_all_within(LIMIT, make)
+}
+
+/// As [`run_all`], with another limit than [`LIMIT`] for each check.
+///
+/// # Errors
+///
+/// As [`run_all`].
+pub fn run_all_within<T: Transport<Vec<u8>> + 'static>(
+    limit: Duration,
+    make: impl Fn(usize) -> Vec<T>,
+) -> Verdict {
+    for ranks in 1..=5 {
+        let group = || {
+            let endpoints = make(ranks);
+            match endpoints.len() {
+                made if made == ranks => Ok(endpoints),
+                made => Err(format!("asked for {ranks} endpoints and got {made}")),
+            }
+        };
+        let place = |broken| format!("with {ranks} ranks: {broken}");
+        for check in checks() {
+            let act = async move |endpoint: &Endpoint, step| check.run(endpoint, step).await;
+            on_threads(group()?, limit, act).map_err(place)?;
+        }
+        on_threads(group()?, limit, run_rank)
+            .map_err(|broken| format!("all checks in a row, {}", place(broken)))?;
+    }
+    Ok(())
+}
+
+/// Runs `check` on every endpoint, each on a thread of its own, from step 0 up. `endpoints`
+/// are in rank order.
+///
+/// A rank that isn't done within `limit` is reported, and its thread left behind. An
+/// endpoint is dropped when all ranks are done, or at once if its check fails.
+///
+/// ```
+/// use std::time::Duration;
+/// use stovepipe_transport::{channels, conformance};
+///
+/// conformance::on_threads(channels(2), Duration::from_secs(60), conformance::ring).expect("a ring");
+/// ```
+///
+/// # Errors
+///
+/// Every rank that failed, panicked or hung.
+pub fn on_threads<T, F>(endpoints: Vec<T>, limit: Duration, check: F) -> Verdict
+where
+    T: Transport<Vec<u8>> + 'static,
+    F: AsyncFn(&Endpoint, u64) -> Verdict + Send + Sync + 'static,
+{
+    let ranks = endpoints.len();
+    let check = Arc::new(check);
+    let (report, reports) = mpsc::channel();
+    for (rank, endpoint) in endpoints.into_iter().enumerate() {
+        let (check, report) = (Arc::clone(&check), report.clone());
+        let act = move || {
+            let verdict = one_rank(&endpoint, rank, ranks, check.as_ref());
+            let kept = verdict.is_ok().then_some(endpoint);
+            // The collector may have given up on this rank.
+            report.send((rank, verdict, kept)).ok();
+        };
+        thread::Builder::new()
+            .name(format!("rank {rank}"))
+            .spawn(act)
+            .map_err(|error| format!("no thread for rank {rank}: {error}"))?;
+    }
+    collect(ranks, limit, &reports)
+}
+
+fn one_rank<F>(endpoint: &Endpoint, rank: usize, ranks: usize, check: &F) -> Verdict
+where
+    F: AsyncFn(&Endpoint, u64) -> Verdict,
+{
+    let (says_rank, says_ranks) = (endpoint.rank(), endpoint.ranks());
+    if (says_rank, says_ranks) != (rank, ranks) {
+        return Err(format!(
+            "the endpoint calls itself rank {says_rank} of {says_ranks}, it is {rank} of {ranks}"
+        ));
+    }
+    catch_unwind(AssertUnwindSafe(|| block_on(check(endpoint, 0))))
+        .unwrap_or_else(|panic| Err(format!("panicked: {}", message(panic.as_ref()))))
+}
+
+fn message(panic: &(dyn Any + Send)) -> &str {
+    let owned = panic.downcast_ref::<String>().map(String::as_str);
+    owned
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("no message")
+}
+
+type Report<T> = (usize, Verdict, Option<T>);
+
+fn collect<T>(ranks: usize, limit: Duration, reports: &mpsc::Receiver<Report<T>>) -> Verdict {
+    let deadline = Instant::now() + limit;
+    let mut kept = Vec::new();
+    let mut verdicts: Vec<Option<Verdict>> = vec![None; ranks];
+    while verdicts.contains(&None) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let Ok((rank, verdict, endpoint)) = reports.recv_timeout(left) else {
+            break;
+        };
+        verdicts[rank] = Some(verdict);
+        kept.extend(endpoint);
+    }
+    let broken = verdicts
+        .into_iter()
+        .enumerate()
+        .filter_map(|(rank, verdict)| match verdict {
+            Some(Ok(())) => None,
+            Some(Err(broken)) => Some(format!("rank {rank}: {broken}")),
+            None => Some(format!(
+                "rank {rank}: not done within {limit:?}, so it hangs"
+            )),
+        });
+    let broken: Vec<String> = broken.collect();
+    if broken.is_empty() {
+        Ok(())
+    } else {
+        Err(broken.join("; "))
+    }
+}

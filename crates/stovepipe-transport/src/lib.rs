@@ -1,0 +1,41 @@
+//! How values move between the ranks of a pipeline: the [`Transport`] trait, the
+//! collective that a step needs, channels within one process ([`InProcess`]) and a
+//! [conformance suite](conformance) for whoever writes another transport.
+//!
+//! Nothing here knows a tensor library, a schedule or an async runtime. A value is
+//! moved as it is; how to encode one for another process is not this crate's concern,
+//! and neither is which message a rank should send next.
+//!
+//! ```
+//! use futures::executor::block_on;
+//! use stovepipe_transport::{Direction, Tag, Transport, channels};
+//!
+//! # fn main() -> Result<(), stovepipe_transport::TransportError> {
+//! let group = channels::<String>(2);
+//! let tag = Tag { step: 0, micro_batch: 0, from_stage: 0, to_stage: 1, direction: Direction::Forward };
+//!
+//! let received = block_on(async {
+//!     group[0].send(1, tag, "activations".to_string()).await?;
+//!     group[1].recv(0, tag).await
+//! })?;
+//! assert_eq!(received, "activations");
+//!
+//! for endpoint in &group {
+//!     endpoint.end_step(0);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod conformance;
+
+mod error;
+mod group;
+mod in_process;
+mod tag;
+mod transport;
+
+pub use error::TransportError;
+pub use in_process::{InProcess, channels};
+pub use tag::{Direction, Tag};
+pub use transport::Transport;

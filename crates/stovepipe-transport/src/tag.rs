@@ -1,0 +1,55 @@
+//! [`Tag`]: which message this is. Both ends derive it from their programs, so nothing
+//! has to be negotiated. It names stages, not ranks: where a stage lives is the caller's
+//! knowledge.
+
+use std::fmt;
+
+/// Which way a value travels through the stages.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub enum Direction {
+    /// Activations, on their way to the loss.
+    Forward,
+    /// Gradients, on their way back from the loss.
+    Backward,
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Forward => "forward",
+            Self::Backward => "backward",
+        })
+    }
+}
+
+/// Which message: everything that both ends know without talking.
+///
+/// ```
+/// use stovepipe_transport::{Direction, Tag};
+///
+/// let tag = Tag { step: 3, micro_batch: 1, from_stage: 0, to_stage: 1, direction: Direction::Forward };
+/// assert_eq!(tag.to_string(), "step 3, micro-batch 1, stage 0 -> 1, forward");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct Tag {
+    /// The step the message belongs to. Numbers only grow.
+    pub step: u64,
+    /// The micro-batch whose activations or gradients these are.
+    pub micro_batch: u32,
+    /// The stage that produced the value.
+    pub from_stage: u32,
+    /// The stage that consumes the value.
+    pub to_stage: u32,
+    /// Activations or gradients.
+    pub direction: Direction,
+}
+
+impl fmt::Display for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "step {}, micro-batch {}, stage {} -> {}, {}",
+            self.step, self.micro_batch, self.from_stage, self.to_stage, self.direction
+        )
+    }
+}

@@ -1,0 +1,1 @@
+//! Pipeline-parallel training for Rust on the Burn framework.

@@ -1,0 +1,2 @@
+//! Character-level Transformer language model.
+fn main() {}
