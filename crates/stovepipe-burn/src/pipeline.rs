@@ -294,7 +294,7 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
 
     fn run(&mut self, mode: Mode, batch: Arc<Batch>) -> Result<StepReport<StageOutput>, TrainError> {
         let program = self.cached_program(mode, batch.inputs.len())?;
-        Ok(self.workers.step(&program, Arc::new(batch))?)
+        Ok(self.workers.step(&program, batch)?)
     }
 }
 

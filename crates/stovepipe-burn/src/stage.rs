@@ -191,11 +191,11 @@ impl BurnStage {
 
 impl StageCompute for BurnStage {
     type Value = Packet;
-    type Input = Arc<Batch>;
+    type Input = Batch;
     type Output = StageOutput;
     type Error = StageError;
 
-    fn begin(&mut self, begin: Begin<'_, Arc<Batch>>) -> Result<(), StageError> {
+    fn begin(&mut self, begin: Begin<'_, Batch>) -> Result<(), StageError> {
         self.running = Some(Running {
             step: begin.step,
             batch: Arc::clone(begin.input),

@@ -1,5 +1,7 @@
 //! What a stage has to be able to do so that the executor can run it.
 
+use std::sync::Arc;
+
 use stovepipe_schedule::{MicroBatch, Mode, Stage, StageRetention};
 
 /// What a stage is told at the start of a step.
@@ -17,7 +19,7 @@ pub struct Begin<'a, I> {
     /// Whether backwards and an update follow.
     pub mode: Mode,
     /// The batch, the same for every stage.
-    pub input: &'a I,
+    pub input: &'a Arc<I>,
 }
 
 /// The compute of one stage.
@@ -51,7 +53,7 @@ pub struct Begin<'a, I> {
 ///     type Error = Infallible;
 ///
 ///     fn begin(&mut self, begin: Begin<'_, Vec<f64>>) -> Result<(), Infallible> {
-///         self.batch = begin.input.clone();
+///         self.batch = begin.input.to_vec();
 ///         Ok(())
 ///     }
 ///     fn forward(&mut self, m: MicroBatch, inputs: Vec<f64>, _: &StageRetention) -> Result<Vec<f64>, Infallible> {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
 
@@ -35,7 +36,7 @@ pub struct Job<'a, I> {
     /// The program, the same on every rank.
     pub program: &'a Program,
     /// The batch, the same on every rank.
-    pub input: &'a I,
+    pub input: &'a Arc<I>,
     /// The instant that times count from, the same on every rank of a process.
     pub epoch: Instant,
 }

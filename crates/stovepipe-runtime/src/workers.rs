@@ -205,7 +205,7 @@ fn work<C: StageCompute>(
     while let Ok(command) = inbox.recv() {
         match command {
             Command::Step { number, program, input, epoch } => {
-                let job = Job { step: number, program: &program, input: &*input, epoch };
+                let job = Job { step: number, program: &program, input: &input, epoch };
                 let result = block_on(executor.step(&job, endpoint));
                 if outbox.send(result).is_err() {
                     return;

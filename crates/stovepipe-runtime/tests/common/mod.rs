@@ -1,0 +1,209 @@
+//! A stage on plain numbers that can be told to fail anywhere. Values are small integers, so that
+//! sums are exact in any order and results can be compared with `==`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use stovepipe_runtime::{Begin, Phase, RankSetup, StageCompute, ThreadHost, Workers};
+use stovepipe_schedule::{Edges, MicroBatch, Plan, Program, Retention, Stage, StageRetention};
+
+/// How a stage fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum How {
+    Error,
+    Panic,
+}
+
+/// Where a stage fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fault {
+    pub stage: usize,
+    pub phase: Phase,
+    pub micro_batch: Option<usize>,
+    pub how: How,
+}
+
+/// A mini-batch: one number for each micro-batch.
+pub struct Batch {
+    pub samples: Vec<f64>,
+    pub fault: Option<Fault>,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the device is on fire")]
+pub struct OnFire;
+
+/// Adds up its inputs, multiplies by each weight in turn, and hands the result to every edge. The
+/// loss is the sum of the last stage's outputs.
+pub struct Toy {
+    pub weights: Vec<f64>,
+    pub edges: Edges,
+    stage: usize,
+    gradients: Vec<f64>,
+    /// Inputs of the kept micro-batches, and those waiting for recomputation.
+    kept: HashMap<MicroBatch, f64>,
+    dropped: HashMap<MicroBatch, f64>,
+    pub recomputed: usize,
+    pub peak: usize,
+    batch: Option<Arc<Batch>>,
+    losses: Vec<(usize, f64)>,
+}
+
+impl Toy {
+    pub fn new(stage: usize, edges: &Edges, weights: Vec<f64>) -> Self {
+        Self {
+            gradients: vec![0.0; weights.len()],
+            weights,
+            edges: edges.clone(),
+            stage,
+            kept: HashMap::new(),
+            dropped: HashMap::new(),
+            recomputed: 0,
+            peak: 0,
+            batch: None,
+            losses: Vec::new(),
+        }
+    }
+
+    fn may_fail(&self, phase: Phase, micro_batch: Option<MicroBatch>) -> Result<(), OnFire> {
+        let fault = self.batch.as_ref().and_then(|batch| batch.fault);
+        let here = fault.filter(|fault| {
+            fault.stage == self.stage
+                && fault.phase == phase
+                && fault.micro_batch == micro_batch.map(MicroBatch::index)
+        });
+        match here.map(|fault| fault.how) {
+            Some(How::Error) => Err(OnFire),
+            Some(How::Panic) => panic!("the stage fell over"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl StageCompute for Toy {
+    type Value = f64;
+    type Input = Batch;
+    type Output = usize;
+    type Error = OnFire;
+
+    fn begin(&mut self, begin: Begin<'_, Batch>) -> Result<(), OnFire> {
+        self.batch = Some(Arc::clone(begin.input));
+        assert_eq!(begin.stage.index(), self.stage);
+        self.may_fail(Phase::Begin, None)
+    }
+
+    fn forward(
+        &mut self,
+        m: MicroBatch,
+        inputs: Vec<f64>,
+        retention: &StageRetention,
+    ) -> Result<Vec<f64>, OnFire> {
+        self.may_fail(Phase::Forward, Some(m))?;
+        let batch = self.batch.as_ref().map(|batch| batch.samples[m.index()]);
+        let x = if self.stage == 0 { batch.unwrap_or(f64::NAN) } else { inputs.iter().sum() };
+        let store = if retention.recomputes() { &mut self.dropped } else { &mut self.kept };
+        store.insert(m, x);
+        self.peak = self.peak.max(self.kept.len());
+        let y = self.weights.iter().fold(x, |x, w| x * w);
+        let stage = Stage::new(self.stage);
+        let edges = self.edges.outgoing(stage).count();
+        if edges == 0 {
+            self.losses.push((m.index(), y));
+        }
+        Ok(vec![y; edges])
+    }
+
+    fn recompute(&mut self, m: MicroBatch, _: &StageRetention) -> Result<(), OnFire> {
+        self.may_fail(Phase::Recompute, Some(m))?;
+        let x = self.dropped.remove(&m).expect("forward came first");
+        self.kept.insert(m, x);
+        self.recomputed += 1;
+        Ok(())
+    }
+
+    fn backward(
+        &mut self,
+        m: MicroBatch,
+        gradients: Vec<f64>,
+        _: &StageRetention,
+    ) -> Result<Vec<f64>, OnFire> {
+        self.may_fail(Phase::Backward, Some(m))?;
+        let mut dy = if gradients.is_empty() { 1.0 } else { gradients.iter().sum() };
+        let x = self.kept.remove(&m).expect("activations are there");
+        let mut inputs = vec![x];
+        for w in &self.weights {
+            inputs.push(inputs[inputs.len() - 1] * w);
+        }
+        for (layer, w) in self.weights.iter().enumerate().rev() {
+            self.gradients[layer] += dy * inputs[layer];
+            dy *= w;
+        }
+        Ok(vec![dy; self.edges.incoming(Stage::new(self.stage)).count()])
+    }
+
+    fn finish(&mut self) -> Result<Vec<u8>, OnFire> {
+        self.may_fail(Phase::Finish, None)?;
+        self.losses.sort_by_key(|(m, _)| *m);
+        Ok(self.losses.iter().flat_map(|(_, loss)| loss.to_le_bytes()).collect())
+    }
+
+    fn prepare(&mut self, _: &[Vec<u8>]) -> Result<(), OnFire> {
+        self.may_fail(Phase::Prepare, None)
+    }
+
+    fn commit(&mut self) -> Result<(), OnFire> {
+        self.may_fail(Phase::Update, None)?;
+        for (w, gradient) in self.weights.iter_mut().zip(&mut self.gradients) {
+            *w -= std::mem::take(gradient);
+        }
+        Ok(())
+    }
+
+    fn abandon(&mut self) {
+        self.gradients.fill(0.0);
+        self.kept.clear();
+        self.dropped.clear();
+        self.losses.clear();
+        self.batch = None;
+    }
+
+    fn take_output(&mut self) -> usize {
+        // An evaluation keeps nothing for a backward.
+        self.kept.clear();
+        self.losses.clear();
+        self.batch = None;
+        std::mem::take(&mut self.recomputed)
+    }
+}
+
+/// A pipeline of toys with these weights in each stage, laid out as the plan says.
+pub fn pipeline(plan: &Plan, edges: &Edges, weights: &[Vec<f64>]) -> Workers<Toy> {
+    let ranks = (0..plan.ranks()).map(|rank| RankSetup {
+        stages: plan
+            .stages_of(rank)
+            .into_iter()
+            .map(|s| (s, Toy::new(s.index(), edges, weights[s.index()].clone())))
+            .collect(),
+        host: Box::new(ThreadHost),
+    });
+    Workers::start(ranks.collect()).expect("threads")
+}
+
+pub fn program(plan: &Plan, retention: &Retention) -> Arc<Program> {
+    Arc::new(Program::lower(plan, &Edges::chain(plan.stages()), retention).expect("lowers"))
+}
+
+pub fn weights(workers: &mut Workers<Toy>, stages: usize) -> Vec<Vec<f64>> {
+    Stage::first(stages)
+        .map(|stage| workers.visit(stage, |toy| toy.weights.clone()).expect("the stage is there"))
+        .collect()
+}
+
+pub fn batch(samples: &[f64]) -> Arc<Batch> {
+    Arc::new(Batch { samples: samples.to_vec(), fault: None })
+}
+
+pub fn loss(reports: &[Vec<u8>]) -> f64 {
+    let (numbers, _) = reports[reports.len() - 1].as_chunks::<8>();
+    numbers.iter().map(|bytes| f64::from_le_bytes(*bytes)).sum()
+}

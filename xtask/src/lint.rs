@@ -1,0 +1,84 @@
+//! `cargo xtask lint`: format, clippy, documentation, and which crate may know which.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, bail};
+
+use crate::shell::cargo;
+use crate::tidy;
+
+/// The crates of the workspace that each crate may depend on. Dependencies point down: nothing lower
+/// knows anything higher, and no crate above `stovepipe-burn` in this list knows Burn.
+const MAY_KNOW: [(&str, &[&str]); 8] = [
+    ("stovepipe-schedule", &[]),
+    ("stovepipe-partition", &[]),
+    ("stovepipe-transport", &[]),
+    ("stovepipe-checkpoint", &["stovepipe-schedule"]),
+    ("stovepipe-runtime", &["stovepipe-schedule", "stovepipe-transport"]),
+    (
+        "stovepipe-burn",
+        &[
+            "stovepipe-checkpoint",
+            "stovepipe-partition",
+            "stovepipe-runtime",
+            "stovepipe-schedule",
+            "stovepipe-transport",
+        ],
+    ),
+    ("stovepipe-flex", &["stovepipe-burn"]),
+    (
+        "stovepipe",
+        &[
+            "stovepipe-burn",
+            "stovepipe-checkpoint",
+            "stovepipe-flex",
+            "stovepipe-partition",
+            "stovepipe-runtime",
+            "stovepipe-schedule",
+            "stovepipe-transport",
+        ],
+    ),
+];
+
+/// Crates that must not pull in Burn, however indirectly.
+const WITHOUT_BURN: [&str; 5] = [
+    "stovepipe-schedule",
+    "stovepipe-partition",
+    "stovepipe-checkpoint",
+    "stovepipe-transport",
+    "stovepipe-runtime",
+];
+
+pub(crate) fn run() -> Result<()> {
+    cargo(["fmt", "--all", "--check"]).run()?;
+    tidy::check()?;
+    dependencies()?;
+    cargo(["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]).run()?;
+    cargo(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings").run()
+}
+
+/// Checks the direction of dependencies with `cargo tree`.
+fn dependencies() -> Result<()> {
+    for (name, allowed) in MAY_KNOW {
+        let direct = tree(name, &["--depth", "1"])?;
+        let known: BTreeSet<&str> =
+            direct.iter().map(String::as_str).filter(|d| d.starts_with("stovepipe") && *d != name).collect();
+        if let Some(stray) = known.iter().find(|known| !allowed.contains(known)) {
+            bail!("{name} depends on {stray}, which it must not know");
+        }
+    }
+    for name in WITHOUT_BURN {
+        if let Some(burn) = tree(name, &[])?.iter().find(|d| d.starts_with("burn")) {
+            bail!("{name} pulls in {burn}, but must not know Burn");
+        }
+    }
+    eprintln!("dependencies point down");
+    Ok(())
+}
+
+/// Names of the crates in a crate's dependency tree.
+fn tree(name: &str, arguments: &[&str]) -> Result<Vec<String>> {
+    let tree = cargo(["tree", "--edges", "normal", "--prefix", "none", "--format", "{p}", "--package", name]);
+    let lines = tree.args(arguments).read()?;
+    Ok(lines.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect())
+}

@@ -1,0 +1,63 @@
+//! Running commands: what is run is printed, and a failure is an error that names it.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// A command that will be shown and checked.
+pub(crate) struct Run(Command);
+
+/// Cargo with these arguments, in the workspace.
+pub(crate) fn cargo<I: AsRef<OsStr>>(arguments: impl IntoIterator<Item = I>) -> Run {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments).current_dir(root());
+    Run(command)
+}
+
+/// The workspace's folder.
+pub(crate) fn root() -> &'static Path {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest)
+}
+
+impl Run {
+    /// Adds arguments.
+    pub(crate) fn args<I: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = I>) -> Self {
+        self.0.args(arguments);
+        self
+    }
+
+    /// Sets an environment variable.
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.0.env(name, value);
+        self
+    }
+
+    /// Runs it with its output shown.
+    pub(crate) fn run(mut self) -> Result<()> {
+        let shown = self.shown();
+        eprintln!("$ {shown}");
+        let status = self.0.status().with_context(|| format!("`{shown}` can't be started"))?;
+        if !status.success() {
+            bail!("`{shown}` failed: {status}");
+        }
+        Ok(())
+    }
+
+    /// Runs it and returns its output.
+    pub(crate) fn read(mut self) -> Result<String> {
+        let shown = self.shown();
+        let output = self.0.output().with_context(|| format!("`{shown}` can't be started"))?;
+        if !output.status.success() {
+            bail!("`{shown}` failed: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    fn shown(&self) -> String {
+        let arguments = self.0.get_args().map(|a| a.to_string_lossy().into_owned());
+        std::iter::once("cargo".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
+    }
+}
