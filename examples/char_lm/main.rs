@@ -1,2 +1,158 @@
-//! Character-level Transformer language model.
-fn main() {}
+//! A character-level Transformer language model, trained on text, split over pipeline stages.
+//!
+//! `cargo run --release --example char-lm -- --help` lists what can be changed.
+
+mod arguments;
+mod corpus;
+mod model;
+mod report;
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use arguments::Arguments;
+use clap::Parser;
+use corpus::Corpus;
+use indicatif::{ProgressBar, ProgressStyle};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use report::{Point, Run};
+use stovepipe::burn::optim::AdamConfig;
+use stovepipe::burn::tensor::{Int, Tensor};
+use stovepipe::prelude::*;
+
+/// How much text is sampled at the end, in characters.
+const SAMPLE: usize = 300;
+/// How many batches the validation loss is averaged over.
+const VALIDATION_BATCHES: usize = 4;
+
+type LanguageModel = Pipeline<Tensor<2, Int>, Tensor<3>, Tensor<2, Int>>;
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let corpus = Corpus::read(arguments.text.as_deref())?;
+    ensure!(
+        corpus.is_enough_for(arguments.seq),
+        "the text has {} characters, too few for sequences of {}: use more text or a smaller --seq",
+        corpus.len(),
+        arguments.seq
+    );
+    ensure!(
+        arguments.dim.is_multiple_of(arguments.heads),
+        "--dim {} can't be divided among {} heads",
+        arguments.dim,
+        arguments.heads
+    );
+    let mut pipeline = build(&arguments, &corpus)?;
+    describe(&pipeline, &corpus);
+
+    let mut rng = StdRng::seed_from_u64(arguments.seed);
+    let validation: Vec<_> =
+        (0..VALIDATION_BATCHES).map(|_| corpus.validation(&mut rng, arguments.batch, arguments.seq)).collect();
+    let mut run = Run::new(corpus.unigram_entropy());
+    let bar = progress_bar(arguments.steps);
+    let start = Instant::now();
+    for step in 1..=arguments.steps {
+        let (input, target) = corpus.training(&mut rng, arguments.batch, arguments.seq);
+        let done = pipeline.step(input, target).with_context(|| format!("training step {step}"))?;
+        run.trained(step, done);
+        let tokens = (step * arguments.batch * arguments.seq) as f64;
+        let speed = tokens / start.elapsed().as_secs_f64();
+        bar.set_message(format!("loss {:.3}, {speed:.0} tokens/s", run.last_loss()));
+        bar.inc(1);
+        if step % arguments.validate_every() == 0 || step == arguments.steps {
+            let loss = validate(&mut pipeline, &validation)?;
+            run.validated(Point { step, loss });
+            bar.suspend(|| {
+                println!(
+                    "step {step:5}: training loss {:.3}, validation loss {loss:.3}, {speed:.0} tokens/s",
+                    run.last_loss()
+                );
+            });
+        }
+    }
+    bar.finish_and_clear();
+    run.finish(&mut pipeline, &arguments, start.elapsed())?;
+
+    println!("\nA sample:\n");
+    println!("{}", sample(&mut pipeline, &corpus, arguments.seq, &mut rng)?);
+    Ok(())
+}
+
+fn build(arguments: &Arguments, corpus: &Corpus) -> Result<LanguageModel> {
+    let model = model::language_model(corpus.vocabulary(), arguments);
+    Ok(Pipeline::builder(model)
+        .backend(Flex::new().threads(arguments.threads))
+        .stages(arguments.stages)
+        .micro_batches(arguments.micro_batches)
+        .schedule(arguments.schedule())
+        .checkpoint(arguments.checkpoint())
+        .partitioner(arguments.partitioner()?)
+        .optimizer(AdamConfig::new().init())
+        .learning_rate(arguments.lr)
+        .loss(CrossEntropy)
+        .seed(arguments.seed)
+        .build()?)
+}
+
+fn describe(pipeline: &LanguageModel, corpus: &Corpus) {
+    println!(
+        "{} characters of text, {} different ones; unigram entropy {:.3} nats",
+        corpus.len(),
+        corpus.vocabulary(),
+        corpus.unigram_entropy()
+    );
+    for stage in pipeline.stages() {
+        println!(
+            "stage {} on rank {}: {} ({} parameters)",
+            stage.stage,
+            stage.rank,
+            stage.layers.join(", "),
+            stage.parameters
+        );
+    }
+}
+
+fn progress_bar(steps: usize) -> ProgressBar {
+    let template = "{bar:30} {pos}/{len} {msg}, {eta} left";
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(steps as u64).with_style(style)
+}
+
+fn validate(
+    pipeline: &mut LanguageModel,
+    batches: &[(Tensor<2, Int>, Tensor<2, Int>)],
+) -> Result<f64> {
+    let mut sum = 0.0;
+    for (input, target) in batches {
+        sum += pipeline.evaluate(input.clone(), target.clone())?.loss;
+    }
+    Ok(sum / batches.len() as f64)
+}
+
+/// Continues a piece of the validation text, character by character.
+fn sample(
+    pipeline: &mut LanguageModel,
+    corpus: &Corpus,
+    seq: usize,
+    rng: &mut StdRng,
+) -> Result<String> {
+    const TEMPERATURE: f32 = 0.8;
+    let mut ids = corpus.prompt(seq);
+    let prompt = ids.len();
+    for _ in 0..SAMPLE {
+        let context = &ids[ids.len() - seq..];
+        let logits = pipeline.predict(corpus::tensor(context, 1, seq))?;
+        let last = logits.narrow(1, seq - 1, 1).to_data();
+        let logits: Vec<f32> = last.iter::<f32>().collect();
+        let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let weights: Vec<f32> = logits.iter().map(|l| ((l - highest) / TEMPERATURE).exp()).collect();
+        let mut left = rng.random::<f32>() * weights.iter().sum::<f32>();
+        let drawn = weights.iter().position(|w| {
+            left -= w;
+            left <= 0.0
+        });
+        ids.push(drawn.unwrap_or(0) as i32);
+    }
+    Ok(format!("{}|{}", corpus.text(&ids[..prompt]), corpus.text(&ids[prompt..])))
+}

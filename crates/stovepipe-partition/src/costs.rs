@@ -55,11 +55,7 @@ impl Costs {
             *cost += 0.0;
         }
         let costs = Self(costs);
-        if costs.total().is_finite() {
-            Ok(costs)
-        } else {
-            Err(PartitionError::InfiniteTotal)
-        }
+        if costs.total().is_finite() { Ok(costs) } else { Err(PartitionError::InfiniteTotal) }
     }
 
     /// Cost 1 for each of `layers` layers.
@@ -145,15 +141,9 @@ mod tests {
         assert_eq!(Costs::uniform(0), Err(PartitionError::NoCosts));
         for cost in [-1.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
             let error = Costs::new([1.0, cost]).expect_err("not a cost");
-            assert!(
-                matches!(error, PartitionError::InvalidCost { layer: 1, .. }),
-                "{error}"
-            );
+            assert!(matches!(error, PartitionError::InvalidCost { layer: 1, .. }), "{error}");
         }
-        assert_eq!(
-            Costs::new([f64::MAX, f64::MAX]),
-            Err(PartitionError::InfiniteTotal)
-        );
+        assert_eq!(Costs::new([f64::MAX, f64::MAX]), Err(PartitionError::InfiniteTotal));
     }
 
     #[test]
@@ -178,10 +168,7 @@ mod tests {
         let read = |values: Vec<f64>| {
             Costs::deserialize(SeqDeserializer::<_, Error>::new(values.into_iter()))
         };
-        assert_eq!(
-            read(vec![1.0, 0.0]).expect("valid"),
-            Costs::new([1.0, 0.0]).expect("valid")
-        );
+        assert_eq!(read(vec![1.0, 0.0]).expect("valid"), Costs::new([1.0, 0.0]).expect("valid"));
         let error = read(vec![1.0, -2.0]).expect_err("negative");
         assert_eq!(
             error.to_string(),

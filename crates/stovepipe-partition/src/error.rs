@@ -48,10 +48,7 @@ pub enum PartitionError {
     },
 
     /// The given sizes add up to more layers than can be counted.
-    #[error(
-        "the sizes add up to more than {} layers: check them for a typing error",
-        usize::MAX
-    )]
+    #[error("the sizes add up to more than {} layers: check them for a typing error", usize::MAX)]
     SizeOverflow,
 
     /// A partition is for another number of layers than the model or the costs have.

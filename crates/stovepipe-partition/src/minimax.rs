@@ -34,8 +34,8 @@ use crate::{Costs, Partition, PartitionError, Partitioner};
 ///
 /// # Cost
 ///
-/// With `n` layers and `k` parts, time `O(n²)` and memory `O(n k)`, both only in the worst case,
-/// where one layer is so expensive that all others can be cut anywhere. Cuts that leave too much
+/// With `n` layers and `k` parts, memory `O(n + k)`. Time grows with `n k` where one layer is so
+/// expensive that the others can be cut anywhere, and at worst with `n²`; cuts that leave too much
 /// for the other parts are not looked at, and where costs are alike few remain.
 ///
 /// ```
@@ -52,8 +52,10 @@ pub struct Minimax;
 impl Partitioner for Minimax {
     fn partition(&self, costs: &Costs, parts: usize) -> Result<Partition, PartitionError> {
         costs.check_parts(parts)?;
-        let cap = bottleneck(costs, parts);
-        most_even(costs, parts, cap)
+        let longest = longest(costs, bottleneck(costs, parts));
+        let mut sizes = Vec::with_capacity(parts);
+        most_even(&fixed::running_totals(costs), &longest, parts, &mut sizes);
+        Partition::from_sizes(sizes)
     }
 
     fn name(&self) -> &str {
@@ -94,117 +96,129 @@ fn fits(costs: &Costs, parts: usize, cap: f64) -> bool {
     true
 }
 
-/// The partition with the smallest sum of squares, then the earliest cuts, under a `cap` that is at
-/// least the bottleneck.
-fn most_even(costs: &Costs, parts: usize, cap: f64) -> Result<Partition, PartitionError> {
-    let totals = fixed::running_totals(costs);
-    let reach = reach(costs, cap);
-    let bands = bands(&reach, parts);
-
-    let mut table = Table::new(&totals, &reach, &bands);
-    for band in &bands[1..] {
-        table.add_row(band);
-    }
-    Partition::from_sizes(table.sizes())
-}
-
-/// For each start, the furthest end of a part that costs at most `cap`; one entry more than there
-/// are layers. It never decreases, since a shorter part is no dearer.
-fn reach(costs: &Costs, cap: f64) -> Vec<usize> {
+/// For each layer, how many layers a part that begins with it can have at a cost of at most `cap`:
+/// at least one. The ends of these parts never go back, since a shorter part is no dearer.
+fn longest(costs: &Costs, cap: f64) -> Vec<usize> {
     let layers = costs.len();
-    let mut reach = vec![layers; layers + 1];
-    for start in 0..layers {
+    // From some start on every tail fits.
+    let mut longest: Vec<_> = (0..layers).map(|start| layers - start).collect();
+    for (start, longest) in longest.iter_mut().enumerate() {
         let mut sum = 0.0;
         let over = costs.as_slice()[start..].iter().position(|cost| {
             sum += cost;
             sum > cap
         });
         match over {
-            Some(size) => reach[start] = start + size,
-            // From here on every tail fits, as the vector already says.
+            Some(size) => *longest = size,
             None => break,
         }
     }
-    reach
+    longest
 }
 
-/// For each number of parts `t` from 0 on, the starts of a tail that `t` parts can hold and that
-/// the other parts can reach. None is empty if `parts` parts can hold everything.
-fn bands(reach: &[usize], parts: usize) -> Vec<RangeInclusive<usize>> {
-    let layers = reach.len() - 1;
+/// Appends the sizes of the partition with the smallest sum of squares, then the earliest cuts.
+/// There must be one with parts that are no longer than `longest` says.
+///
+/// It asks the table only where the cut in the middle is, then does the same on both sides of that:
+/// twice the time, but a table whose rows needn't be kept.
+fn most_even(totals: &[u64], longest: &[usize], parts: usize, sizes: &mut Vec<usize>) {
+    let layers = longest.len();
+    if parts == 1 {
+        sizes.push(layers);
+        return;
+    }
+    let tail = parts / 2;
+    let bands = bands(longest, parts);
+    let mut table = Table::new(totals, longest);
+    for (number, starts) in bands.into_iter().enumerate().skip(1) {
+        table.next_row(number, starts);
+        if number == tail {
+            table.mark_starts();
+        }
+    }
+    let middle = table.row.marks[0];
+    most_even(&totals[..=middle], &longest[..middle], parts - tail, sizes);
+    most_even(&totals[middle..], &longest[middle..], tail, sizes);
+}
+
+/// For each number of parts from 0 on, the starts of the tails that this many parts can hold and
+/// that the other parts can reach. None is empty if `parts` parts can hold everything.
+fn bands(longest: &[usize], parts: usize) -> Vec<Range<usize>> {
+    let layers = longest.len();
+    let end = |start: usize| longest.get(start).map_or(layers, |size| layers.min(start + size));
     let mut furthest = vec![0; parts + 1];
-    for used in 1..=parts {
-        furthest[used] = reach[furthest[used - 1]];
+    for head in 1..=parts {
+        furthest[head] = end(furthest[head - 1]);
     }
     let mut needed = vec![0; layers + 1];
     for start in (0..layers).rev() {
-        needed[start] = 1 + needed[reach[start]];
+        needed[start] = 1 + needed[end(start)];
     }
     (0..=parts)
         .map(|tail| {
             let head = parts - tail;
             let held = needed.partition_point(|&needed| needed > tail);
-            held.max(head)..=furthest[head].min(layers - tail)
+            held.max(head)..furthest[head].min(layers - tail) + 1
         })
         .collect()
 }
 
-/// For each number of parts from 0 on, a row with the best first cut of each tail in its band.
+/// What is best for each tail in one band, in one number of parts.
+#[derive(Default)]
+struct Row {
+    first: usize,
+    /// The earliest best first cut.
+    cuts: Vec<usize>,
+    /// The sum of squares it gives.
+    squares: Vec<u128>,
+    /// Where the best partition passes the row whose starts were marked.
+    marks: Vec<usize>,
+}
+
+/// The table while it is filled: the row that was filled last and the one below it.
 struct Table<'a> {
     totals: &'a [u64],
-    reach: &'a [usize],
-    /// The cuts of all rows, one row after the other.
-    cuts: Vec<usize>,
-    /// For each row the first start, and where in `cuts` its entries begin.
-    rows: Vec<(usize, usize)>,
-    /// The smallest sums of squares of the last row; those before it are not needed again.
-    squares: Vec<u128>,
-    /// What `squares` will be, kept to use its memory again.
-    next_squares: Vec<u128>,
+    longest: &'a [usize],
+    below: Row,
+    row: Row,
 }
 
 impl<'a> Table<'a> {
     /// With the row for no parts, which hold only the empty tail.
-    fn new(totals: &'a [u64], reach: &'a [usize], bands: &[RangeInclusive<usize>]) -> Self {
-        let entries = bands.iter().map(|band| band.end() + 1 - band.start()).sum();
-        let layers = reach.len() - 1;
-        let mut cuts = Vec::with_capacity(entries);
-        cuts.push(layers);
+    fn new(totals: &'a [u64], longest: &'a [usize]) -> Self {
+        let layers = longest.len();
         Self {
             totals,
-            reach,
-            cuts,
-            rows: vec![(layers, 0)],
-            squares: vec![0],
-            next_squares: Vec::new(),
+            longest,
+            below: Row::default(),
+            row: Row { first: layers, cuts: vec![layers], squares: vec![0], marks: vec![layers] },
         }
     }
 
-    /// Adds the row for one part more, on the starts in `band`.
-    fn add_row(&mut self, band: &RangeInclusive<usize>) {
-        let below = self.rows[self.rows.len() - 1];
-        let begin = self.cuts.len();
-        let last_below = below.0 + (begin - below.1) - 1;
-        let starts = *band.start()..band.end() + 1;
-        self.rows.push((starts.start, begin));
-        self.cuts.resize(begin + starts.len(), 0);
-        self.next_squares.resize(starts.len(), 0);
+    /// Goes on to the row of `number` parts, one more than the row before, for the given starts.
+    fn next_row(&mut self, number: usize, starts: Range<usize>) {
+        std::mem::swap(&mut self.below, &mut self.row);
+        self.row.first = starts.start;
+        self.row.cuts.resize(starts.len(), 0);
+        self.row.squares.resize(starts.len(), 0);
+        self.row.marks.resize(starts.len(), 0);
 
-        if self.rows.len() == 3 {
-            // One part ends where the layers do, which limits the first of two parts to nothing.
-            self.fill_by_halves(starts, below.0..=last_below);
-        } else {
-            let mut low = below.0;
-            for start in starts {
-                let mut high = last_below;
-                if start >= below.0 {
-                    // A row ends no later than the one below it, so there is an entry.
-                    high = high.min(self.cuts[below.1 + start - below.0]);
-                }
-                low = self.fill_one(start, low..=high);
-            }
+        let (first, rows) = (self.below.first, self.below.cuts.len());
+        let last = first + rows - 1;
+        if number == 2 {
+            // One part ends where the layers do, which says nothing about the first of two.
+            self.fill_by_halves(starts, first..=last);
+            return;
         }
-        std::mem::swap(&mut self.squares, &mut self.next_squares);
+        let mut low = first;
+        for start in starts {
+            let mut high = last;
+            if start >= first {
+                // A row ends no later than the one below it, so there is an entry.
+                high = high.min(self.below.cuts[start - first]);
+            }
+            low = self.fill_one(start, low..=high);
+        }
     }
 
     /// Fills the middle one of `starts`, whose cuts all lie in `within`, then those on either side
@@ -219,29 +233,29 @@ impl<'a> Table<'a> {
         self.fill_by_halves(middle + 1..starts.end, cut..=*within.end());
     }
 
-    /// Fills the entry of the last row for `start` and returns its cut, which lies in `within`.
+    /// Fills the entry for `start`, whose cut lies in `within`, and returns the cut.
     fn fill_one(&mut self, start: usize, within: RangeInclusive<usize>) -> usize {
-        let first_below = self.rows[self.rows.len() - 2].0;
-        let (first, begin) = self.rows[self.rows.len() - 1];
+        let Self { below, row, .. } = self;
         let low = *within.start().max(&(start + 1));
-        let high = *within.end().min(&self.reach[start]);
-        let below = &self.squares[low - first_below..=high - first_below];
-        let (index, squares) = smallest(self.totals[start], &self.totals[low..=high], below);
-        self.cuts[begin + start - first] = low + index;
-        self.next_squares[start - first] = squares;
-        low + index
+        let high = *within.end().min(&(start + self.longest[start]));
+        let (index, squares) = smallest(
+            self.totals[start],
+            &self.totals[low..=high],
+            &below.squares[low - below.first..=high - below.first],
+        );
+        let cut = low + index;
+        let entry = start - row.first;
+        row.cuts[entry] = cut;
+        row.squares[entry] = squares;
+        row.marks[entry] = below.marks[cut - below.first];
+        cut
     }
 
-    /// The sizes of the parts, from the first layer on in as many parts as the last row has.
-    fn sizes(&self) -> Vec<usize> {
-        let mut start = 0;
-        let mut sizes = Vec::with_capacity(self.rows.len() - 1);
-        for (first, begin) in self.rows[1..].iter().rev() {
-            let cut = self.cuts[begin + start - first];
-            sizes.push(cut - start);
-            start = cut;
+    /// Marks the starts of the last row: the rows above will say which of them they lead to.
+    fn mark_starts(&mut self) {
+        for (mark, start) in self.row.marks.iter_mut().zip(self.row.first..) {
+            *mark = start;
         }
-        sizes
     }
 }
 

@@ -131,10 +131,7 @@ impl Partition {
         if self.parts() == parts {
             Ok(())
         } else {
-            Err(PartitionError::PartsMismatch {
-                partition: self.clone(),
-                parts,
-            })
+            Err(PartitionError::PartsMismatch { partition: self.clone(), parts })
         }
     }
 
@@ -142,10 +139,7 @@ impl Partition {
         if self.layers() == layers {
             Ok(())
         } else {
-            Err(PartitionError::LayersMismatch {
-                partition: self.clone(),
-                layers,
-            })
+            Err(PartitionError::LayersMismatch { partition: self.clone(), layers })
         }
     }
 }
@@ -169,10 +163,8 @@ impl FromStr for Partition {
     /// Reads sizes separated by commas, with or without brackets around them.
     fn from_str(text: &str) -> Result<Self, PartitionError> {
         let trimmed = text.trim();
-        let list = trimmed
-            .strip_prefix('[')
-            .and_then(|rest| rest.strip_suffix(']'))
-            .unwrap_or(trimmed);
+        let list =
+            trimmed.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(trimmed);
         let sizes = list
             .split(',')
             .map(|token| {
@@ -230,14 +222,8 @@ mod tests {
     #[test]
     fn refuses_empty_parts() {
         assert_eq!(Partition::from_sizes([]), Err(PartitionError::NoParts));
-        assert_eq!(
-            Partition::from_sizes([3, 0, 1]),
-            Err(PartitionError::EmptyPart { part: 1 })
-        );
-        assert_eq!(
-            Partition::from_sizes([usize::MAX, 1]),
-            Err(PartitionError::SizeOverflow)
-        );
+        assert_eq!(Partition::from_sizes([3, 0, 1]), Err(PartitionError::EmptyPart { part: 1 }));
+        assert_eq!(Partition::from_sizes([usize::MAX, 1]), Err(PartitionError::SizeOverflow));
     }
 
     #[test]
@@ -265,19 +251,10 @@ mod tests {
         for text in ["4,2", " 4 , 2 ", "[4, 2]", &p.to_string()] {
             assert_eq!(text.parse(), Ok(p.clone()), "{text}");
         }
-        for (text, token) in [
-            ("4,x", "x"),
-            ("4,,2", ""),
-            ("", ""),
-            ("-1", "-1"),
-            ("[4, 2", "[4"),
-        ] {
+        for (text, token) in [("4,x", "x"), ("4,,2", ""), ("", ""), ("-1", "-1"), ("[4, 2", "[4")] {
             assert_eq!(
                 text.parse::<Partition>(),
-                Err(PartitionError::Parse {
-                    text: text.to_owned(),
-                    token: token.to_owned()
-                })
+                Err(PartitionError::Parse { text: text.to_owned(), token: token.to_owned() })
             );
         }
         assert_eq!(
@@ -285,10 +262,7 @@ mod tests {
             "'4,x' is not a partition, because of 'x': \
              write the number of layers of each part, as in 4,2"
         );
-        assert_eq!(
-            "4,0".parse::<Partition>(),
-            Err(PartitionError::EmptyPart { part: 1 })
-        );
+        assert_eq!("4,0".parse::<Partition>(), Err(PartitionError::EmptyPart { part: 1 }));
     }
 
     #[test]

@@ -126,14 +126,8 @@ mod tests {
             partitioner.name().to_owned()
         }
         assert_eq!(name_of(&Uniform), "uniform");
-        assert_eq!(
-            name_of(Box::new(Minimax) as Box<dyn Partitioner>),
-            "minimax"
-        );
-        assert_eq!(
-            name_of(Arc::new(Minimax) as Arc<dyn Partitioner>),
-            "minimax"
-        );
+        assert_eq!(name_of(Box::new(Minimax) as Box<dyn Partitioner>), "minimax");
+        assert_eq!(name_of(Arc::new(Minimax) as Arc<dyn Partitioner>), "minimax");
         let costs = Costs::uniform(3).expect("valid");
         assert_eq!((&&Bare).partition(&costs, 1), Bare.partition(&costs, 1));
     }

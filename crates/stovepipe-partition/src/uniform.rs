@@ -20,9 +20,7 @@ impl Partitioner for Uniform {
     fn partition(&self, costs: &Costs, parts: usize) -> Result<Partition, PartitionError> {
         costs.check_parts(parts)?;
         let (size, bigger) = (costs.len() / parts, costs.len() % parts);
-        let sizes: Vec<_> = (0..parts)
-            .map(|part| size + usize::from(part < bigger))
-            .collect();
+        let sizes: Vec<_> = (0..parts).map(|part| size + usize::from(part < bigger)).collect();
         Partition::from_sizes(sizes)
     }
 

@@ -15,12 +15,7 @@ fn case(
     bottleneck: f64,
     sizes: &'static [usize],
 ) -> Case {
-    Case {
-        costs: costs.into(),
-        parts,
-        bottleneck,
-        sizes,
-    }
+    Case { costs: costs.into(), parts, bottleneck, sizes }
 }
 
 #[test]
@@ -40,12 +35,7 @@ fn minimax_finds_the_best_bottleneck() {
         // torchgpipe cut by accumulated instead of own sizes and did not get [2, 4].
         case([6.0, 5.0, 4.0, 3.0, 2.0, 1.0], 2, 11.0, &[2, 4]),
         // DeepSpeed leaves two stages empty.
-        case(
-            [1.0; 42],
-            16,
-            3.0,
-            &[2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3],
-        ),
+        case([1.0; 42], 16, 3.0, &[2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3]),
         // DeepSpeed gives the last stage 10.
         case([1.0; 38], 8, 5.0, &[4, 4, 5, 5, 5, 5, 5, 5]),
         // One part, one layer, nothing but zeros.
@@ -69,11 +59,7 @@ fn minimax_finds_the_best_bottleneck() {
         let partition = Minimax.partition(&costs, case.parts).expect("can be cut");
         let message = format!("{:?} in {}", costs.as_slice(), case.parts);
         assert_eq!(partition.sizes(), case.sizes, "{message}");
-        assert_eq!(
-            partition.bottleneck(&costs),
-            Ok(case.bottleneck),
-            "{message}"
-        );
+        assert_eq!(partition.bottleneck(&costs), Ok(case.bottleneck), "{message}");
     }
 }
 
@@ -97,10 +83,7 @@ fn an_explicit_cut_is_taken_as_it_is_or_refused() {
     let explicit = Explicit::new("1,4".parse().expect("valid sizes"));
     let five = Costs::uniform(5).expect("valid costs");
     let six = Costs::uniform(6).expect("valid costs");
-    assert_eq!(
-        explicit.partition(&five, 2).expect("fits").to_string(),
-        "[1, 4]"
-    );
+    assert_eq!(explicit.partition(&five, 2).expect("fits").to_string(), "[1, 4]");
     assert!(matches!(
         explicit.partition(&six, 2),
         Err(PartitionError::LayersMismatch { layers: 6, .. })
@@ -121,9 +104,6 @@ fn no_partitioner_makes_an_empty_part() {
             error.to_string(),
             "5 parts need at least 5 layers, the model has 3: use at most 3 stages"
         );
-        assert_eq!(
-            partitioner.partition(&costs, 0),
-            Err(PartitionError::NoParts)
-        );
+        assert_eq!(partitioner.partition(&costs, 0), Err(PartitionError::NoParts));
     }
 }

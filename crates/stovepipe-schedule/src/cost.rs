@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Compute, ComputeKind, CostError};
+use crate::{Compute, ComputeKind, CostError, Program, Stage, Timeline};
 
 /// The time of each kind of action on one stage, in any unit, the same everywhere.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -81,6 +81,31 @@ impl CostModel {
         Self::new(vec![StageCost::new(forward, backward); stages])
     }
 
+    /// The median time of each kind of action on each stage in measured timelines of one program.
+    /// Kinds that didn't run cost nothing; the update of a rank counts for its lowest stage.
+    #[must_use]
+    pub fn measured(timelines: &[Timeline], program: &Program) -> Self {
+        let of = |stage: Stage, kind: ComputeKind| {
+            median(timelines.iter().flat_map(|t| t.durations(stage, kind)).collect())
+        };
+        let update = |stage: Stage| {
+            let rank = program.rank_of(stage).index();
+            if program.plan().stages_of(rank).first() != Some(&stage) {
+                return 0.0;
+            }
+            let updates = timelines.iter().filter_map(|t| t.update(rank));
+            median(updates.map(|update| update.end - update.start).collect())
+        };
+        let stages = Stage::first(program.plan().stages()).map(|stage| StageCost {
+            forward: of(stage, ComputeKind::Forward),
+            backward: of(stage, ComputeKind::Backward),
+            weight_grad: of(stage, ComputeKind::BackwardWeight),
+            recompute: of(stage, ComputeKind::Recompute),
+            update: update(stage),
+        });
+        Self::new(stages.collect::<Vec<_>>())
+    }
+
     /// Adds a fixed time to every compute action, such as the launch of its kernels.
     #[must_use]
     pub fn with_overhead(self, overhead: f64) -> Self {
@@ -149,5 +174,43 @@ impl CostModel {
             Some((what, value)) => Err(CostError::Invalid { what, value }),
             None => Ok(()),
         }
+    }
+}
+
+/// The middle value, or the mean of the two middle ones; zero of none.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match (values.len(), values.len() / 2) {
+        (0, _) => 0.0,
+        (n, half) if n % 2 == 1 => values[half],
+        (_, half) => f64::midpoint(values[half - 1], values[half]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Edges, GPipe, Retention, Schedule, Shape, simulate};
+
+    #[test]
+    fn costs_measured_on_a_simulated_timeline_are_those_it_was_simulated_with() {
+        let plan = GPipe::default().plan(Shape::new(3, 4)).expect("a plan");
+        let program = Program::lower(&plan, &Edges::chain(3), &Retention::keep_all(&plan)).expect("lowers");
+        let stages = [1.0, 2.0, 3.0].map(|f| StageCost {
+            weight_grad: 0.0,
+            recompute: 0.0,
+            update: f / 2.0,
+            ..StageCost::new(f, 3.0 * f)
+        });
+        let costs = CostModel::new(stages);
+        let timeline = simulate(&program, &costs).expect("simulates");
+        assert_eq!(CostModel::measured(&[timeline], &program), costs);
+    }
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(vec![]), 0.0);
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
     }
 }

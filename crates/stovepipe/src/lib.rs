@@ -1,1 +1,65 @@
-//! Pipeline-parallel training for Rust on the Burn framework.
+//! Pipeline-parallel training for Rust on the [Burn](burn) framework.
+//!
+//! Hand over a model that is a sequence of layers. stovepipe cuts it into stages over several devices,
+//! streams micro-batches through them (GPipe, arXiv 1811.06965, and its descendants), recomputes
+//! activations to save memory, and applies one exact synchronous update per mini-batch.
+//!
+//! ```
+//! use stovepipe::burn::nn::LinearConfig;
+//! use stovepipe::burn::optim::AdamConfig;
+//! use stovepipe::burn::tensor::{Device, Distribution, Tensor, activation::relu};
+//! use stovepipe::prelude::*;
+//!
+//! let model = Sequential::<Tensor<2>>::new()
+//!     .push_module("up", |device| LinearConfig::new(8, 32).init(device), |m, x| m.forward(x))
+//!     .push_fn("relu", |x: Tensor<2>| relu(x))
+//!     .push_module("down", |device| LinearConfig::new(32, 1).init(device), |m, x: Tensor<2>| m.forward(x));
+//!
+//! let mut pipeline = Pipeline::builder(model)
+//!     .backend(Flex::new())
+//!     .stages(2)
+//!     .micro_batches(4)
+//!     .schedule(OneFOneB)
+//!     .checkpoint(ExceptLast)
+//!     .partitioner(Minimax)
+//!     .optimizer(AdamConfig::new().init())
+//!     .learning_rate(1e-2)
+//!     .loss(MeanSquaredError)
+//!     .build()?;
+//!
+//! let device = Device::flex();
+//! let x = Tensor::<2>::random([16, 8], Distribution::Default, &device);
+//! let y = x.clone().sum_dim(1);
+//! let first = pipeline.evaluate(x.clone(), y.clone())?.loss;
+//! for _ in 0..20 {
+//!     pipeline.step(x.clone(), y.clone())?;
+//! }
+//! assert!(pipeline.evaluate(x, y)?.loss < first);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Every piece is a crate of its own behind a small trait, so that a schedule, a partitioner, a
+//! checkpoint policy or a backend can come from elsewhere; this crate puts them together.
+
+pub use burn;
+pub use stovepipe_burn::*;
+pub use stovepipe_checkpoint as checkpoint;
+#[cfg(feature = "flex")]
+pub use stovepipe_flex::Flex;
+pub use stovepipe_partition as partition;
+pub use stovepipe_runtime as runtime;
+pub use stovepipe_schedule as schedule;
+pub use stovepipe_transport as transport;
+
+/// What most programs need.
+pub mod prelude {
+    pub use stovepipe_burn::{
+        Backend, Context, CrossEntropy, Layer, LayerCosts, Loss, LossSum, MeanSquaredError, Pipeline,
+        Sequential,
+    };
+    pub use stovepipe_checkpoint::{Always, CheckpointPolicy, ExceptLast, Never};
+    #[cfg(feature = "flex")]
+    pub use stovepipe_flex::Flex;
+    pub use stovepipe_partition::{Explicit, Minimax, Partitioner, Uniform};
+    pub use stovepipe_schedule::{Drain, ForwardOnly, GPipe, OneFOneB, Schedule};
+}

@@ -1,0 +1,125 @@
+//! The command line of the example.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::{Parser, ValueEnum};
+use stovepipe::partition::Partition;
+use stovepipe::prelude::*;
+
+/// Trains a character-level Transformer language model, split over pipeline stages on the processor.
+///
+/// By default the text is this workspace's own sources and documents, and two stages train for a
+/// minute or two. Writes the loss curve, the timeline of a step, its trace and a report to a folder.
+#[derive(Parser)]
+#[command(name = "char-lm")]
+pub(crate) struct Arguments {
+    /// Train on this file instead of the workspace's sources and documents.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) text: Option<PathBuf>,
+    /// Stages, each on its own rank.
+    #[arg(long, default_value_t = 2)]
+    pub(crate) stages: usize,
+    /// Micro-batches in a mini-batch.
+    #[arg(long, default_value_t = 8)]
+    pub(crate) micro_batches: usize,
+    /// The order of the work.
+    #[arg(long, value_enum, default_value_t = ScheduleName::OneFOneB)]
+    schedule: ScheduleName,
+    /// Which activations are recomputed instead of kept.
+    #[arg(long, value_enum, default_value_t = PolicyName::Never)]
+    checkpoint: PolicyName,
+    /// How layers are cut into stages: `parameters` balances them, `uniform` their number, and
+    /// sizes like `3,4` cut by hand.
+    #[arg(long, default_value = "parameters")]
+    partition: String,
+    /// Sequences in a mini-batch.
+    #[arg(long, default_value_t = 32)]
+    pub(crate) batch: usize,
+    /// Characters in a sequence.
+    #[arg(long, default_value_t = 64)]
+    pub(crate) seq: usize,
+    /// Width of the model.
+    #[arg(long, default_value_t = 128)]
+    pub(crate) dim: usize,
+    /// Transformer blocks.
+    #[arg(long, default_value_t = 4)]
+    pub(crate) layers: usize,
+    /// Attention heads in a block; must divide the width.
+    #[arg(long, default_value_t = 4)]
+    pub(crate) heads: usize,
+    /// Training steps.
+    #[arg(long, default_value_t = 400)]
+    pub(crate) steps: usize,
+    /// Adam's learning rate.
+    #[arg(long, default_value_t = 2e-3)]
+    pub(crate) lr: f64,
+    /// Seed of the parameters, the batches and the sample.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Threads for each rank.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) threads: usize,
+    /// Folder for loss.svg, timeline.svg, trace.json and report.json.
+    #[arg(long, value_name = "DIR", default_value = "target/char-lm")]
+    pub(crate) out: PathBuf,
+}
+
+/// Schedules by their command-line names.
+#[derive(Clone, Copy, ValueEnum)]
+enum ScheduleName {
+    /// All forwards, then all backwards, last micro-batch first.
+    Gpipe,
+    /// The same, first micro-batch first.
+    GpipeForward,
+    /// One forward, one backward.
+    #[value(name = "1f1b")]
+    OneFOneB,
+}
+
+/// Checkpoint policies by their command-line names.
+#[derive(Clone, Copy, ValueEnum)]
+enum PolicyName {
+    /// Keep everything.
+    Never,
+    /// Recompute every stage.
+    Always,
+    /// Recompute where it saves memory.
+    ExceptLast,
+}
+
+impl Arguments {
+    pub(crate) fn schedule(&self) -> Box<dyn Schedule> {
+        match self.schedule {
+            ScheduleName::Gpipe => Box::new(GPipe::default()),
+            ScheduleName::GpipeForward => Box::new(GPipe::new(Drain::Forward)),
+            ScheduleName::OneFOneB => Box::new(OneFOneB),
+        }
+    }
+
+    pub(crate) fn checkpoint(&self) -> Box<dyn CheckpointPolicy> {
+        match self.checkpoint {
+            PolicyName::Never => Box::new(Never),
+            PolicyName::Always => Box::new(Always),
+            PolicyName::ExceptLast => Box::new(ExceptLast),
+        }
+    }
+
+    pub(crate) fn partitioner(&self) -> Result<Box<dyn Partitioner>> {
+        Ok(match self.partition.as_str() {
+            "parameters" => Box::new(Minimax),
+            "uniform" => Box::new(Uniform),
+            sizes => {
+                let partition: Partition = sizes.parse().with_context(|| {
+                    format!("--partition takes `parameters`, `uniform` or sizes like `3,4`, not `{sizes}`")
+                })?;
+                Box::new(Explicit::new(partition))
+            }
+        })
+    }
+
+    /// Steps between validations: ten in a run.
+    pub(crate) fn validate_every(&self) -> usize {
+        self.steps.div_ceil(10).max(1)
+    }
+}
