@@ -154,7 +154,7 @@ fn ten_thousand_layers_in_a_thousand_parts_are_quick() {
         println!("{name}: {took:?}");
         assert_eq!(partition.check(layers, parts), Ok(()));
         // Far more than it needs, for machines that do other work too; trying every cut for every
-        // start and number of parts takes minutes.
-        assert!(took < Duration::from_secs(20), "{name}: {took:?}");
+        // start and number of parts takes many times as long.
+        assert!(took < Duration::from_secs(60), "{name}: {took:?}");
     }
 }

@@ -1,0 +1,162 @@
+//! One stage against two, for several numbers of micro-batches, next to what the simulator predicts
+//! from the measured stage times. Run it with `cargo xtask bench --backend flex`.
+
+mod calibration;
+mod transformer;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use comfy_table::Table;
+use serde::Serialize;
+use stovepipe::schedule::{CostModel, Timeline, simulate};
+use transformer::Model;
+
+/// Measures training steps of a Transformer with one and with two stages, one thread each.
+///
+/// The table compares equal numbers of micro-batches. The report opens with a calibration: how much
+/// two independent processes get done at once, compared with one, on this machine.
+#[derive(Parser)]
+struct Arguments {
+    /// Numbers of micro-batches.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32])]
+    micro_batches: Vec<usize>,
+    /// Stages compared with one.
+    #[arg(long, default_value_t = 2)]
+    stages: usize,
+    /// Counted steps of each configuration; two more warm it up.
+    #[arg(long, default_value_t = 7)]
+    steps: usize,
+    #[command(flatten)]
+    model: Model,
+    /// Where the report goes.
+    #[arg(long, value_name = "FILE", default_value = "target/bench/stages.json")]
+    out: PathBuf,
+    /// Runs one stage for the calibration and prints the seconds of a step.
+    #[arg(long, hide = true)]
+    calibrate: bool,
+}
+
+/// The whole report.
+#[derive(Serialize)]
+struct Report {
+    backend: &'static str,
+    machine: Machine,
+    model: Model,
+    stages: usize,
+    steps: usize,
+    /// Work that two independent processes get done at once, divided by that of one alone; 2 at best.
+    two_processes_against_one: f64,
+    rows: Vec<Row>,
+}
+
+/// What the figures were measured on.
+#[derive(Serialize)]
+struct Machine {
+    processors: usize,
+    system: &'static str,
+    architecture: &'static str,
+    version: &'static str,
+}
+
+/// One number of micro-batches; times in seconds, medians over the steps.
+#[derive(Serialize)]
+struct Row {
+    micro_batches: usize,
+    one_stage: f64,
+    split: f64,
+    simulated: f64,
+    simulated_to_measured: f64,
+    speedup: f64,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    if arguments.calibrate {
+        let (step, _) = measure(&arguments, 1, 8)?;
+        println!("{step}");
+        return Ok(());
+    }
+    let two_processes_against_one = calibration::two_against_one(&arguments.model, arguments.steps)?;
+    println!("two independent processes at once do {two_processes_against_one:.2} times the work of one\n");
+
+    let mut rows = Vec::new();
+    for &micro_batches in &arguments.micro_batches {
+        let (one_stage, _) = measure(&arguments, 1, micro_batches)?;
+        let (split, simulated) = measure(&arguments, arguments.stages, micro_batches)?;
+        rows.push(Row {
+            micro_batches,
+            one_stage,
+            split,
+            simulated,
+            simulated_to_measured: simulated / split,
+            speedup: one_stage / split,
+        });
+        eprintln!("{micro_batches} micro-batches: {one_stage:.3} s, {split:.3} s");
+    }
+    print(&rows, arguments.stages);
+    let report = Report {
+        backend: "flex",
+        machine: Machine {
+            processors: std::thread::available_parallelism()?.get(),
+            system: std::env::consts::OS,
+            architecture: std::env::consts::ARCH,
+            version: env!("CARGO_PKG_VERSION"),
+        },
+        model: arguments.model,
+        stages: arguments.stages,
+        steps: arguments.steps,
+        two_processes_against_one,
+        rows,
+    };
+    if let Some(folder) = arguments.out.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("{} can't be made", folder.display()))?;
+    }
+    std::fs::write(&arguments.out, serde_json::to_string_pretty(&report)?)
+        .with_context(|| format!("{} can't be written", arguments.out.display()))?;
+    println!("\nThe report is in {}", arguments.out.display());
+    Ok(())
+}
+
+/// The median step, and the step as simulated from the median stage times, in seconds.
+fn measure(arguments: &Arguments, stages: usize, micro_batches: usize) -> Result<(f64, f64)> {
+    const WARM_UP: usize = 2;
+    let mut pipeline = arguments.model.pipeline(stages, micro_batches)?;
+    let (x, y) = arguments.model.batch();
+    let mut timelines = Vec::new();
+    for step in 0..WARM_UP + arguments.steps {
+        let done = pipeline.step(x.clone(), y.clone())?;
+        if step >= WARM_UP {
+            timelines.push(done.timeline);
+        }
+    }
+    let program = pipeline.program(arguments.model.batch)?;
+    let simulated = simulate(&program, &CostModel::measured(&timelines, &program))?.makespan();
+    let mut steps: Vec<f64> = timelines.iter().map(Timeline::makespan).collect();
+    steps.sort_by(f64::total_cmp);
+    Ok((steps[steps.len() / 2], simulated))
+}
+
+fn print(rows: &[Row], stages: usize) {
+    let mut table = Table::new();
+    table.set_header([
+        "micro-batches".to_owned(),
+        "1 stage".to_owned(),
+        format!("{stages} stages"),
+        "simulated".to_owned(),
+        "simulated / measured".to_owned(),
+        "speedup".to_owned(),
+    ]);
+    for row in rows {
+        table.add_row([
+            row.micro_batches.to_string(),
+            format!("{:.3} s", row.one_stage),
+            format!("{:.3} s", row.split),
+            format!("{:.3} s", row.simulated),
+            format!("{:.2}", row.simulated_to_measured),
+            format!("{:.2}", row.speedup),
+        ]);
+    }
+    println!("{table}");
+}

@@ -1,0 +1,122 @@
+//! The model that is measured: pre-norm Transformer blocks on floats, mean squared error, plain SGD.
+
+use anyhow::Result;
+use clap::Args;
+use serde::Serialize;
+use stovepipe::burn;
+use stovepipe::burn::module::Module;
+use stovepipe::burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use stovepipe::burn::optim::SgdConfig;
+use stovepipe::burn::tensor::activation::{gelu, softmax};
+use stovepipe::burn::tensor::{Device, Distribution, Tensor};
+use stovepipe::prelude::*;
+
+/// Sizes of the model and of its batch.
+#[derive(Args, Clone, Copy, Serialize)]
+pub(crate) struct Model {
+    /// Width of the model.
+    #[arg(long, default_value_t = 256)]
+    pub(crate) dim: usize,
+    /// Attention heads in a block.
+    #[arg(long, default_value_t = 4)]
+    pub(crate) heads: usize,
+    /// Transformer blocks.
+    #[arg(long, default_value_t = 8)]
+    pub(crate) layers: usize,
+    /// Positions in a sequence.
+    #[arg(long, default_value_t = 64)]
+    pub(crate) seq: usize,
+    /// Sequences in a mini-batch.
+    #[arg(long, default_value_t = 32)]
+    pub(crate) batch: usize,
+}
+
+impl Model {
+    /// A pipeline of `stages` stages with one thread each.
+    pub(crate) fn pipeline(
+        self,
+        stages: usize,
+        micro_batches: usize,
+    ) -> Result<Pipeline<Tensor<3>, Tensor<3>, Tensor<3>>> {
+        let Self { dim, heads, layers, .. } = self;
+        let model = Sequential::<Tensor<3>>::new()
+            .repeat("blocks", layers, move |device| Block::new(dim, heads, device));
+        Ok(Pipeline::builder(model)
+            .backend(Flex::new())
+            .stages(stages)
+            .micro_batches(micro_batches)
+            .schedule(OneFOneB)
+            .optimizer(SgdConfig::new().init())
+            .learning_rate(1e-3)
+            .loss(MeanSquaredError)
+            .build()?)
+    }
+
+    /// Random inputs and targets of shape `[batch, seq, dim]`.
+    pub(crate) fn batch(self) -> (Tensor<3>, Tensor<3>) {
+        let device = Device::flex();
+        let floats = || Tensor::random([self.batch, self.seq, self.dim], Distribution::Default, &device);
+        (floats(), floats())
+    }
+
+    /// The arguments that make this model again.
+    pub(crate) fn arguments(self) -> Vec<String> {
+        let Self { dim, heads, layers, seq, batch } = self;
+        [("--dim", dim), ("--heads", heads), ("--layers", layers), ("--seq", seq), ("--batch", batch)]
+            .iter()
+            .flat_map(|(name, value)| [(*name).to_owned(), value.to_string()])
+            .collect()
+    }
+}
+
+#[derive(Module, Debug)]
+struct Block {
+    norm_attention: LayerNorm,
+    qkv: Linear,
+    out: Linear,
+    norm_mlp: LayerNorm,
+    up: Linear,
+    down: Linear,
+    #[module(skip)]
+    heads: usize,
+}
+
+impl Block {
+    fn new(dim: usize, heads: usize, device: &Device) -> Self {
+        let norm = || LayerNormConfig::new(dim).init(device);
+        let linear = |from, to| LinearConfig::new(from, to).init(device);
+        Self {
+            norm_attention: norm(),
+            qkv: linear(dim, 3 * dim),
+            out: linear(dim, dim),
+            norm_mlp: norm(),
+            up: linear(dim, 4 * dim),
+            down: linear(4 * dim, dim),
+            heads,
+        }
+    }
+
+    fn attention(&self, x: Tensor<3>) -> Tensor<3> {
+        let [batch, seq, dim] = x.dims();
+        let width = dim / self.heads;
+        let qkv = self.qkv.forward(x);
+        let part = |index: usize| {
+            let part = qkv.clone().narrow(2, index * dim, dim);
+            part.reshape([batch, seq, self.heads, width]).swap_dims(1, 2)
+        };
+        let scores = part(0).matmul(part(1).swap_dims(2, 3)).div_scalar((width as f64).sqrt());
+        let mixed = softmax(scores, 3).matmul(part(2));
+        self.out.forward(mixed.swap_dims(1, 2).reshape([batch, seq, dim]))
+    }
+}
+
+impl Layer for Block {
+    type Input = Tensor<3>;
+    type Output = Tensor<3>;
+
+    fn forward(&self, x: Tensor<3>, _: &mut Context<'_>) -> Tensor<3> {
+        let x = x.clone() + self.attention(self.norm_attention.forward(x));
+        let hidden = gelu(self.up.forward(self.norm_mlp.forward(x.clone())));
+        x + self.down.forward(hidden)
+    }
+}

@@ -1,0 +1,175 @@
+//! Small models with everything that can go wrong at a boundary.
+
+use std::collections::BTreeMap;
+
+use stovepipe::burn;
+use stovepipe::burn::module::Module;
+use stovepipe::burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use stovepipe::burn::optim::AdamConfig;
+use stovepipe::burn::tensor::activation::{gelu, softmax};
+use stovepipe::burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
+use stovepipe::prelude::*;
+
+pub const DIM: usize = 8;
+pub const SEQ: usize = 5;
+pub const CLASSES: usize = 11;
+
+/// Token ids to embeddings.
+#[derive(Module, Debug)]
+pub struct Embed {
+    embedding: Embedding,
+}
+
+impl Layer for Embed {
+    type Input = Tensor<2, Int>;
+    type Output = Tensor<3>;
+
+    fn forward(&self, ids: Tensor<2, Int>, _: &mut Context<'_>) -> Tensor<3> {
+        self.embedding.forward(ids)
+    }
+}
+
+/// Uses its input four times: as query, key, value and residual.
+#[derive(Module, Debug)]
+pub struct Attention {
+    norm: LayerNorm,
+    query: Linear,
+    key: Linear,
+    value: Linear,
+}
+
+impl Attention {
+    pub fn new(device: &Device) -> Self {
+        let linear = || LinearConfig::new(DIM, DIM).init(device);
+        Self { norm: LayerNormConfig::new(DIM).init(device), query: linear(), key: linear(), value: linear() }
+    }
+}
+
+impl Layer for Attention {
+    type Input = Tensor<3>;
+    type Output = Tensor<3>;
+
+    fn forward(&self, x: Tensor<3>, _: &mut Context<'_>) -> Tensor<3> {
+        let query = self.query.forward(self.norm.forward(x.clone()));
+        let key = self.key.forward(x.clone());
+        let value = self.value.forward(x.clone());
+        // A view leaves the layer: swapped twice on the way.
+        let scores = softmax(query.matmul(key.swap_dims(1, 2)), 2);
+        (x + scores.matmul(value)).swap_dims(1, 2).swap_dims(1, 2)
+    }
+}
+
+/// One tensor to two, of which the next layer uses one and ignores an integer one.
+#[derive(Module, Debug)]
+pub struct Fork {
+    left: Linear,
+    right: Linear,
+}
+
+impl Layer for Fork {
+    type Input = Tensor<3>;
+    type Output = (Tensor<3>, (Tensor<3>, Tensor<2, Int>));
+
+    fn forward(&self, x: Tensor<3>, _: &mut Context<'_>) -> Self::Output {
+        let [batch, seq, _] = x.dims();
+        let ones = Tensor::<2, Int>::ones([batch, seq], &x.device());
+        (self.left.forward(x.clone()), (self.right.forward(x), ones))
+    }
+}
+
+/// Uses the first output of [`Fork`] and ignores the others.
+#[derive(Module, Debug)]
+pub struct Join {
+    out: Linear,
+}
+
+impl Layer for Join {
+    type Input = (Tensor<3>, (Tensor<3>, Tensor<2, Int>));
+    type Output = Tensor<3>;
+
+    fn forward(&self, (left, _): Self::Input, _: &mut Context<'_>) -> Tensor<3> {
+        self.out.forward(left)
+    }
+}
+
+/// Eight layers: token ids, an input used four times, a tuple with unused parts, no parameters.
+pub fn model() -> Sequential<Tensor<2, Int>, Tensor<3>> {
+    Sequential::<Tensor<2, Int>>::new()
+        .push("embed", |d| Embed { embedding: EmbeddingConfig::new(CLASSES, DIM).init(d) })
+        .push("attention", Attention::new)
+        .push("fork", |d| Fork { left: LinearConfig::new(DIM, DIM).init(d), right: LinearConfig::new(DIM, DIM).init(d) })
+        .push("join", |d| Join { out: LinearConfig::new(DIM, DIM).init(d) })
+        .push_fn("gelu", |x: Tensor<3>| gelu(x))
+        .push_module("norm", |d| LayerNormConfig::new(DIM).init(d), |m, x: Tensor<3>| m.forward(x))
+        .push_module("head", |d| LinearConfig::new(DIM, CLASSES).init(d), |m, x: Tensor<3>| m.forward(x))
+}
+
+pub type Toy = Pipeline<Tensor<2, Int>, Tensor<3>, Tensor<2, Int>>;
+
+/// How a pipeline is set up.
+pub struct Setup {
+    pub stages: usize,
+    pub micro_batches: usize,
+    pub schedule: Box<dyn Schedule>,
+    pub policy: Box<dyn CheckpointPolicy>,
+    pub threads: usize,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            stages: 1,
+            micro_batches: 1,
+            schedule: Box::new(GPipe::default()),
+            policy: Box::new(Never),
+            threads: 1,
+        }
+    }
+}
+
+pub fn build(setup: Setup) -> Toy {
+    Pipeline::builder(model())
+        .backend(Flex::new().threads(setup.threads))
+        .stages(setup.stages)
+        .micro_batches(setup.micro_batches)
+        .schedule(setup.schedule)
+        .checkpoint(setup.policy)
+        .layer_costs(LayerCosts::Uniform)
+        .optimizer(AdamConfig::new().init())
+        .learning_rate(1e-2)
+        .loss(CrossEntropy)
+        .seed(7)
+        .build()
+        .expect("a pipeline")
+}
+
+/// Token ids and targets, different for each `step`.
+pub fn batch(samples: usize, step: usize) -> (Tensor<2, Int>, Tensor<2, Int>) {
+    let tensor = |factor: usize| {
+        let ids: Vec<i32> = (0..samples * SEQ).map(|i| ((i * factor + step * 3 + i / 7) % CLASSES) as i32).collect();
+        Tensor::from_data(TensorData::new(ids, [samples, SEQ]), &Device::flex())
+    };
+    (tensor(5), tensor(3))
+}
+
+/// The bytes of every tensor: equal only if every bit is.
+pub fn bits(tensors: &BTreeMap<String, TensorData>) -> BTreeMap<String, Vec<u8>> {
+    tensors.iter().map(|(name, data)| (name.clone(), data.as_bytes().to_vec())).collect()
+}
+
+/// The norm of the difference of two whole gradients, divided by that of the second.
+pub fn relative_difference(a: &BTreeMap<String, TensorData>, b: &BTreeMap<String, TensorData>) -> f64 {
+    assert!(a.keys().eq(b.keys()), "{:?} and {:?}", a.keys(), b.keys());
+    let flat = |tensors: &BTreeMap<String, TensorData>| -> Vec<f64> {
+        tensors.values().flat_map(|data| data.iter::<f64>().collect::<Vec<_>>()).collect()
+    };
+    let (a, b) = (flat(a), flat(b));
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
+    norm(&mut a.iter().zip(&b).map(|(a, b)| a - b)) / norm(&mut b.iter().copied())
+}
+
+/// Random floats of this shape.
+#[allow(dead_code, reason = "not every test needs them")]
+pub fn floats<const D: usize>(shape: [usize; D]) -> Tensor<D> {
+    Tensor::random(shape, Distribution::Default, &Device::flex())
+}

@@ -1,0 +1,28 @@
+//! Compiles and runs crates outside the workspace that bring their own schedule and partitioner, as a
+//! user's would.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+#[test]
+fn schedules_and_partitioners_can_come_from_elsewhere() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let downstream = here.join("tests/downstream");
+    // The same versions as ours, so that builds are shared; cargo drops what isn't needed.
+    std::fs::copy(here.join("../../Cargo.lock"), downstream.join("Cargo.lock")).expect("the lock file");
+    let output = Command::new(env!("CARGO"))
+        .args(["run", "--quiet", "--offline", "--package", "my-training", "--target-dir"])
+        .arg(target())
+        .current_dir(&downstream)
+        .output()
+        .expect("cargo starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    assert_eq!(text(&output.stdout).trim(), "the same bits");
+}
+
+/// The target directory that this test was built in.
+fn target() -> PathBuf {
+    let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    scratch.parent().unwrap_or(scratch).to_path_buf()
+}

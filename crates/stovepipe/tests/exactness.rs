@@ -1,0 +1,253 @@
+//! Splitting changes no bit: loss, gradients and parameters against the one-stage pipeline, and the
+//! gradient against plain Burn on the whole batch.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::{Setup, Toy, batch, bits, build, relative_difference};
+use stovepipe::burn::nn::LinearConfig;
+use stovepipe::burn::optim::SgdConfig;
+use stovepipe::burn::tensor::{Device, Int, Tensor, TensorData};
+use stovepipe::prelude::*;
+
+type Bits = BTreeMap<String, Vec<u8>>;
+
+/// Loss and gradients of each of three Adam steps, and the parameters after them.
+fn train(mut pipeline: Toy, samples: usize) -> (Vec<(u64, Bits)>, Bits) {
+    let steps = (0..3).map(|step| {
+        let (x, y) = batch(samples, step);
+        let gradients = pipeline.gradients(x.clone(), y.clone()).expect("gradients");
+        let done = pipeline.step(x, y).expect("a step");
+        assert_eq!(done.loss, gradients.loss);
+        (done.loss.to_bits(), bits(&gradients.gradients))
+    });
+    let steps = steps.collect();
+    (steps, bits(&pipeline.parameters().expect("parameters")))
+}
+
+fn schedules() -> [(&'static str, fn() -> Box<dyn Schedule>); 3] {
+    [
+        ("reverse", || Box::new(GPipe::default())),
+        ("forward", || Box::new(GPipe::new(Drain::Forward))),
+        ("forward", || Box::new(OneFOneB)),
+    ]
+}
+
+fn policies() -> [fn() -> Box<dyn CheckpointPolicy>; 3] {
+    [|| Box::new(Never), || Box::new(Always), || Box::new(ExceptLast)]
+}
+
+#[test]
+fn every_bit_is_that_of_one_stage() {
+    for samples in [7, 8] {
+        for micro_batches in [1, 2, 4, 7] {
+            // The one-stage run in each order of accumulation.
+            let mut expected = BTreeMap::new();
+            for (order, schedule) in schedules() {
+                for stages in 1..=4 {
+                    for policy in policies() {
+                        let setup = Setup { stages, micro_batches, schedule: schedule(), policy: policy(), threads: 1 };
+                        let what = format!("{} {} at {stages}x{micro_batches}, {samples} samples", schedule().name(), policy().name());
+                        let found = train(build(setup), samples);
+                        let reference = expected.entry(order).or_insert_with(|| found.clone());
+                        assert!(found == *reference, "other bits: {what}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_change_no_bit() {
+    let run = |threads| train(build(Setup { stages: 2, micro_batches: 3, threads, ..Setup::default() }), 8);
+    assert!(run(1) == run(3));
+}
+
+#[test]
+fn the_gradient_is_that_of_the_whole_batch() {
+    let (x, y) = batch(8, 0);
+    let whole = build(Setup::default()).gradients(x.clone(), y.clone()).expect("gradients");
+    for micro_batches in [2, 3, 8] {
+        let mut pipeline = build(Setup { stages: 3, micro_batches, ..Setup::default() });
+        let split = pipeline.gradients(x.clone(), y.clone()).expect("gradients");
+        let difference = relative_difference(&split.gradients, &whole.gradients);
+        assert!(difference < 1e-5, "{difference}");
+        assert!((split.loss - whole.loss).abs() < 1e-6);
+    }
+}
+
+#[test]
+fn the_gradient_is_that_of_plain_burn() {
+    // The same model written as one function, parameters taken from the pipeline.
+    let x = common::floats([6, 3]);
+    let y = common::floats([6, 2]);
+    let model = Sequential::<Tensor<2>>::new()
+        .push_module("up", |d| LinearConfig::new(3, 4).init(d), |m, x: Tensor<2>| m.forward(x))
+        .push_fn("square", |x: Tensor<2>| x.powi_scalar(2))
+        .push_module("down", |d| LinearConfig::new(4, 2).init(d), |m, x: Tensor<2>| m.forward(x));
+    let mut pipeline = Pipeline::builder(model)
+        .backend(Flex::new())
+        .stages(2)
+        .micro_batches(4)
+        .optimizer(SgdConfig::new().init())
+        .learning_rate(0.1)
+        .loss(MeanSquaredError)
+        .build()
+        .expect("a pipeline");
+    let parameters = pipeline.parameters().expect("parameters");
+    let device = Device::flex().autodiff();
+    let matrix = |name: &str| Tensor::<2>::from_data(parameters[name].clone(), &device).require_grad();
+    let vector = |name: &str| Tensor::<1>::from_data(parameters[name].clone(), &device).require_grad();
+    let (w1, b1, w2, b2) =
+        (matrix("up.weight"), vector("up.bias"), matrix("down.weight"), vector("down.bias"));
+    let hidden = (Tensor::from_inner(x.clone()).matmul(w1.clone()) + b1.clone().unsqueeze()).powi_scalar(2);
+    let output = hidden.matmul(w2.clone()) + b2.clone().unsqueeze();
+    let loss = (output - Tensor::from_inner(y.clone())).powi_scalar(2).mean();
+    let grads = loss.backward();
+    let mut expected = BTreeMap::<String, TensorData>::new();
+    for (name, gradient) in [("up.weight", w1.grad(&grads)), ("down.weight", w2.grad(&grads))] {
+        expected.insert(name.to_owned(), gradient.expect("a gradient").into_data());
+    }
+    for (name, gradient) in [("up.bias", b1.grad(&grads)), ("down.bias", b2.grad(&grads))] {
+        expected.insert(name.to_owned(), gradient.expect("a gradient").into_data());
+    }
+    let found = pipeline.gradients(x.clone(), y.clone()).expect("gradients");
+    let difference = relative_difference(&found.gradients, &expected);
+    assert!(difference < 1e-5, "{difference}");
+    assert!((found.loss - f64::from(loss.into_scalar::<f32>())).abs() < 1e-6);
+
+    // And plain gradient descent moves the parameters by it.
+    pipeline.step(x, y).expect("a step");
+    let after = pipeline.parameters().expect("parameters");
+    for (name, gradient) in &expected {
+        let moved = after[name].iter::<f64>().zip(parameters[name].iter::<f64>());
+        for ((after, before), gradient) in moved.zip(gradient.iter::<f64>()) {
+            assert!((after - (before - 0.1 * gradient)).abs() < 1e-6, "{name}");
+        }
+    }
+}
+
+#[test]
+fn losses_are_averaged_over_the_mini_batch() {
+    // Two weights of 1, input 1, target 0, two micro-batches, rate 0.1: the first weight must be 0.8.
+    // A peer added the micro-batches' gradients up instead.
+    let one = |device: &Device| {
+        let mut linear = LinearConfig::new(1, 1).with_bias(false).init(device);
+        linear.weight = linear.weight.map(|w| w.ones_like().require_grad());
+        linear
+    };
+    let model = Sequential::<Tensor<2>>::new()
+        .push_module("first", one, |m, x: Tensor<2>| m.forward(x))
+        .push_module("second", one, |m, x: Tensor<2>| m.forward(x));
+    let mut pipeline = Pipeline::builder(model)
+        .backend(Flex::new())
+        .stages(2)
+        .micro_batches(2)
+        .optimizer(SgdConfig::new().init())
+        .learning_rate(0.1)
+        .loss(MeanSquaredError)
+        .build()
+        .expect("a pipeline");
+    let device = Device::flex();
+    let done = pipeline.step(Tensor::ones([2, 1], &device), Tensor::zeros([2, 1], &device)).expect("a step");
+    assert_eq!((done.loss, done.weight, done.micro_batches), (1.0, 2.0, 2));
+    let weight: Vec<f32> = pipeline.parameters().expect("parameters")["first.weight"].iter::<f32>().collect();
+    assert!((weight[0] - 0.8).abs() < 1e-7, "{weight:?}");
+}
+
+#[test]
+fn a_weight_used_twice_gets_both_gradients() {
+    // x·w·w with numbers for which a peer counted one use twice.
+    let device = Device::flex();
+    let model = Sequential::<Tensor<2>>::new()
+        .push_module(
+            "twice",
+            |device| {
+                let mut linear = LinearConfig::new(2, 2).with_bias(false).init(device);
+                linear.weight = linear.weight.map(|w| {
+                    Tensor::<2>::from_data([[0.4, -0.2], [0.7, 0.3]], &w.device()).require_grad()
+                });
+                linear
+            },
+            |m, x: Tensor<2>| m.forward(m.forward(x)),
+        )
+        .push_fn("same", |x: Tensor<2>| x);
+    let mut pipeline = Pipeline::builder(model)
+        .backend(Flex::new())
+        .stages(2)
+        .micro_batches(1)
+        .optimizer(SgdConfig::new().init())
+        .learning_rate(0.1)
+        .loss(|output: Tensor<2>, _: Tensor<2>| stovepipe::LossSum::new(output.sum(), 1.0))
+        .build()
+        .expect("a pipeline");
+    let x = Tensor::<2>::from_data([[1.1, -0.7]], &device);
+    let found = pipeline.gradients(x, Tensor::zeros([1, 1], &device)).expect("gradients");
+    // d(sum(x·w·w))/dw = xᵀ·(1·wᵀ) + (x·w)ᵀ·1 with w·1 = (0.2, 1.0), x·w = (-0.05, -0.43).
+    let expected = [1.1 * 0.2 - 0.05, 1.1 * 1.0 - 0.05, -0.7 * 0.2 - 0.43, -0.7 * 1.0 - 0.43];
+    for (found, expected) in found.gradients["twice.weight"].iter::<f64>().zip(expected) {
+        assert!((found - expected).abs() < 1e-6, "{found} {expected}");
+    }
+}
+
+#[test]
+fn small_and_uneven_batches_use_what_they_have() {
+    for (samples, asked, used) in [(7, 4, 4), (2, 4, 2), (5, 4, 4), (8, 3, 3)] {
+        for policy in policies() {
+            let mut pipeline = build(Setup { stages: 3, micro_batches: asked, policy: policy(), ..Setup::default() });
+            let (x, y) = batch(samples, 0);
+            let done = pipeline.step(x, y).expect("a step");
+            assert_eq!(done.micro_batches, used);
+            assert_eq!(done.weight, (samples * common::SEQ) as f64);
+            assert!(done.loss.is_finite());
+        }
+    }
+}
+
+#[test]
+fn training_evaluation_and_prediction_in_any_order() {
+    let mut pipeline = build(Setup { stages: 2, micro_batches: 3, ..Setup::default() });
+    let mut same = build(Setup { stages: 1, micro_batches: 3, ..Setup::default() });
+    let (x, y) = batch(7, 0);
+    let before = pipeline.evaluate(x.clone(), y.clone()).expect("evaluates").loss;
+    assert_eq!(pipeline.evaluate(x.clone(), y.clone()).expect("evaluates").loss, before);
+    let trained = pipeline.step(x.clone(), y.clone()).expect("a step").loss;
+    assert!((trained - before).abs() < 1e-6);
+    let output = pipeline.predict(x.clone()).expect("predicts");
+    assert_eq!(output.dims(), [7, common::SEQ, common::CLASSES]);
+    assert!(pipeline.evaluate(x.clone(), y.clone()).expect("evaluates").loss < before);
+    pipeline.step(x.clone(), y.clone()).expect("a step");
+    // Looking at it changed nothing.
+    for _ in 0..2 {
+        same.step(x.clone(), y.clone()).expect("a step");
+    }
+    let (a, b) = (pipeline.parameters().expect("parameters"), same.parameters().expect("parameters"));
+    assert!(bits(&a) == bits(&b));
+}
+
+#[test]
+fn initial_parameters_depend_on_seed_and_name_only() {
+    let parameters = |stages| {
+        build(Setup { stages, micro_batches: 4, ..Setup::default() }).parameters().expect("parameters")
+    };
+    let one = parameters(1);
+    assert_eq!(one.len(), 18);
+    assert!(one.contains_key("attention.query.weight"), "{:?}", one.keys());
+    assert!(bits(&one) == bits(&parameters(4)));
+    // Other layers of the same shape start elsewhere.
+    assert_ne!(one["fork.left.weight"].as_bytes(), one["join.out.weight"].as_bytes());
+}
+
+#[test]
+fn token_ids_travel_as_integers() {
+    let model = Sequential::<Tensor<2, Int>>::new()
+        .push_fn("shift", |ids: Tensor<2, Int>| ids + 1)
+        .push_fn("float", |ids: Tensor<2, Int>| ids.float());
+    let mut pipeline =
+        Pipeline::builder(model).backend(Flex::new()).stages(2).micro_batches(2).build().expect("a pipeline");
+    let ids = Tensor::<2, Int>::from_data([[1, 2], [3, 4], [5, 6]], &Device::flex());
+    let output = pipeline.predict(ids).expect("predicts");
+    assert_eq!(output.to_data().iter::<f32>().collect::<Vec<_>>(), [2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
+}

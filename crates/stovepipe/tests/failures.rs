@@ -1,0 +1,237 @@
+//! A layer, loss or optimizer that fails leaves everything as it was, says where it happened, and
+//! leaves no thread behind.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use common::bits;
+use stovepipe::burn;
+use stovepipe::burn::module::Module;
+use stovepipe::burn::nn::{Linear, LinearConfig};
+use stovepipe::burn::optim::{AdamConfig, ModuleOptimizer};
+use stovepipe::burn::tensor::{Device, Tensor};
+use stovepipe::prelude::*;
+use stovepipe::{BuildError, Phase, TrainError};
+
+const SAMPLES: usize = 4;
+
+/// Counts down with every call; at zero something goes wrong.
+static FUSE: AtomicI64 = AtomicI64::new(i64::MAX);
+/// Only one test at a time may light the fuse.
+static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+/// Panics in the forward that burns the fuse down, or computes a wrong shape.
+#[derive(Module, Debug)]
+struct Fragile {
+    linear: Linear,
+    #[module(skip)]
+    wrong_shape: bool,
+}
+
+impl Layer for Fragile {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, context: &mut Context<'_>) -> Tensor<2> {
+        let burnt = context.phase() != Phase::Evaluate && FUSE.fetch_sub(1, Ordering::SeqCst) == 0;
+        let y = self.linear.forward(x);
+        match (burnt, self.wrong_shape) {
+            (false, _) => y,
+            (true, true) => y.narrow(1, 0, 1),
+            (true, false) => panic!("the layer fell over"),
+        }
+    }
+}
+
+fn pipeline(wrong_shape: bool, optimizer: ModuleOptimizer, staged: bool) -> Pipeline<Tensor<2>, Tensor<2>, Tensor<2>> {
+    let linear = |device: &Device| LinearConfig::new(3, 3).init(device);
+    let model = Sequential::<Tensor<2>>::new()
+        .push_module("before", linear, |m, x: Tensor<2>| m.forward(x))
+        .push("fragile", move |device| Fragile { linear: linear(device), wrong_shape })
+        .push_module("after", linear, |m, x: Tensor<2>| m.forward(x));
+    Pipeline::builder(model)
+        .backend(Flex::new())
+        .stages(3)
+        .micro_batches(SAMPLES)
+        .schedule(OneFOneB)
+        .checkpoint(Always)
+        .optimizer(optimizer)
+        .learning_rate(1e-2)
+        .loss(MeanSquaredError)
+        .stage_updates(staged)
+        .build()
+        .expect("a pipeline")
+}
+
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").map_or(0, |tasks| {
+        let names = tasks.flatten().filter_map(|t| std::fs::read_to_string(t.path().join("comm")).ok());
+        names.filter(|name| name.starts_with("stovepipe-")).count()
+    })
+}
+
+#[test]
+fn a_layer_that_panics_or_returns_a_wrong_shape() {
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let (x, y) = (common::floats([SAMPLES, 3]), common::floats([SAMPLES, 3]));
+    for wrong_shape in [false, true] {
+        // Each of the four forwards, then each of the four recomputations.
+        for call in 0..2 * SAMPLES as i64 {
+            let mut pipeline = pipeline(wrong_shape, AdamConfig::new().init(), false);
+            pipeline.step(x.clone(), y.clone()).expect("a step");
+            let before = bits(&pipeline.parameters().expect("parameters"));
+            FUSE.store(call, Ordering::SeqCst);
+            let error = pipeline.step(x.clone(), y.clone()).expect_err("fails").to_string();
+            FUSE.store(i64::MAX, Ordering::SeqCst);
+            // A wrong shape shows where it is used: in the next stage, or in this one's backward.
+            let place = if wrong_shape { "rank " } else { "rank 1, stage 1, micro-batch " };
+            assert!(error.contains(place), "{error}");
+            assert!(wrong_shape || error.contains("the layer fell over"), "{error}");
+            assert!(bits(&pipeline.parameters().expect("parameters")) == before, "{error}");
+            // The same pipeline goes on as one that never failed.
+            pipeline.step(x.clone(), y.clone()).expect("a step");
+            let mut untouched = self::pipeline(wrong_shape, AdamConfig::new().init(), false);
+            for _ in 0..2 {
+                untouched.step(x.clone(), y.clone()).expect("a step");
+            }
+            assert!(bits(&pipeline.parameters().expect("parameters")) == bits(&untouched.parameters().expect("parameters")));
+        }
+    }
+    assert_eq!(threads(), 0);
+}
+
+#[test]
+fn a_loss_that_panics_in_forward_or_backward_names_the_last_stage() {
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let model = Sequential::<Tensor<2>>::new()
+        .push_module("a", |d| LinearConfig::new(3, 3).init(d), |m, x: Tensor<2>| m.forward(x))
+        .push_module("b", |d| LinearConfig::new(3, 3).init(d), |m, x: Tensor<2>| m.forward(x));
+    let calls = Arc::new(AtomicI64::new(0));
+    let counted = Arc::clone(&calls);
+    let mut pipeline = Pipeline::builder(model)
+        .backend(Flex::new())
+        .stages(2)
+        .micro_batches(SAMPLES)
+        .optimizer(AdamConfig::new().init())
+        .learning_rate(1e-2)
+        .loss(move |output: Tensor<2>, target: Tensor<2>| {
+            assert_ne!(counted.fetch_add(1, Ordering::SeqCst), 2, "the loss fell over");
+            stovepipe::LossSum::new((output - target).abs().sum(), 1.0)
+        })
+        .build()
+        .expect("a pipeline");
+    let (x, y) = (common::floats([SAMPLES, 3]), common::floats([SAMPLES, 3]));
+    let before = bits(&pipeline.parameters().expect("parameters"));
+    let error = pipeline.step(x.clone(), y.clone()).expect_err("fails").to_string();
+    assert!(error.contains("rank 1, stage 1, micro-batch 2, forward: panicked"), "{error}");
+    assert!(bits(&pipeline.parameters().expect("parameters")) == before);
+    pipeline.step(x, y).expect("a step");
+}
+
+/// An optimizer that panics on the parameter that burns its fuse down.
+#[derive(Clone)]
+struct FragileSgd {
+    fuse: Arc<AtomicI64>,
+}
+
+impl burn::optim::Optimizer for FragileSgd {
+    type State<const D: usize> = ();
+
+    fn step<const D: usize>(
+        &self,
+        rate: burn::optim::LearningRate,
+        tensor: Tensor<D>,
+        gradient: Tensor<D>,
+        _: Option<()>,
+    ) -> (Tensor<D>, Option<()>) {
+        assert_ne!(self.fuse.fetch_sub(1, Ordering::SeqCst), 0, "the optimizer fell over");
+        (tensor - gradient * rate, None)
+    }
+
+    fn to_device<const D: usize>(state: (), _: &Device) {
+        state
+    }
+}
+
+#[test]
+fn a_failure_inside_the_update() {
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let (x, y) = (common::floats([SAMPLES, 3]), common::floats([SAMPLES, 3]));
+    for staged in [true, false] {
+        let fuse = Arc::new(AtomicI64::new(4));
+        let mut pipeline = pipeline(false, FragileSgd { fuse: Arc::clone(&fuse) }.into(), staged);
+        let before = bits(&pipeline.parameters().expect("parameters"));
+        let error = pipeline.step(x.clone(), y.clone()).expect_err("fails").to_string();
+        assert!(error.contains("the optimizer fell over"), "{error}");
+        fuse.store(i64::MAX, Ordering::SeqCst);
+        let again = pipeline.step(x.clone(), y.clone());
+        if staged {
+            assert!(error.contains("preparation of the update"), "{error}");
+            assert!(again.is_ok());
+            // The failed step left nothing behind: this is the first one.
+            let mut untouched = self::pipeline(false, FragileSgd { fuse }.into(), true);
+            assert!(bits(&untouched.parameters().expect("parameters")) == before);
+            untouched.step(x.clone(), y.clone()).expect("a step");
+            assert!(bits(&pipeline.parameters().expect("parameters")) == bits(&untouched.parameters().expect("parameters")));
+        } else {
+            let error = again.expect_err("refuses").to_string();
+            assert!(error.contains("an earlier update failed half-way"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn staged_updates_are_the_same_bits() {
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let (x, y) = (common::floats([SAMPLES, 3]), common::floats([SAMPLES, 3]));
+    let run = |staged| {
+        let mut pipeline = pipeline(false, AdamConfig::new().init(), staged);
+        for _ in 0..3 {
+            pipeline.step(x.clone(), y.clone()).expect("a step");
+        }
+        bits(&pipeline.parameters().expect("parameters"))
+    };
+    assert!(run(true) == run(false));
+}
+
+#[test]
+fn bad_batches_are_refused_before_anything_runs() {
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut pipeline = pipeline(false, AdamConfig::new().init(), false);
+    let device = Device::flex();
+    let floats = |samples| Tensor::<2>::zeros([samples, 3], &device);
+    let error = pipeline.step(floats(4), floats(3)).expect_err("refuses");
+    assert!(matches!(error, TrainError::Samples { input: 4, target: 3 }), "{error}");
+}
+
+#[test]
+fn incomplete_and_impossible_pipelines_are_refused_with_advice() {
+    let model = || {
+        Sequential::<Tensor<2>>::new()
+            .push_module("a", |d| LinearConfig::new(3, 3).init(d), |m, x: Tensor<2>| m.forward(x))
+            .push_module("b", |d| LinearConfig::new(3, 3).init(d), |m, x: Tensor<2>| m.forward(x))
+    };
+    let message = |result: Result<Pipeline<Tensor<2>, Tensor<2>, _>, BuildError>| {
+        result.err().map(|error: BuildError| error.to_string()).unwrap_or_default()
+    };
+    type Target = stovepipe::NoLoss;
+    let refused = |result: Result<Pipeline<Tensor<2>, Tensor<2>, Target>, BuildError>, advice: &str| {
+        let text = message(result);
+        assert!(text.contains(advice), "{text}");
+    };
+    refused(Pipeline::builder(model()).build(), "call `.backend(…)`");
+    refused(Pipeline::builder(model()).backend(Flex::new()).stages(0).build(), "give at least 1");
+    refused(Pipeline::builder(model()).backend(Flex::new()).stages(3).build(), "3");
+    refused(Pipeline::builder(model()).backend(Flex::new()).micro_batches(0).build(), "at least 1");
+    refused(Pipeline::builder(model()).backend(Flex::new()).stages(2).chunks(2).build(), "one stage per rank");
+    refused(
+        Pipeline::builder(model()).backend(Flex::new()).layer_costs(LayerCosts::Given(vec![1.0])).build(),
+        "give one for each",
+    );
+    let twice = model().push_fn("a", |x: Tensor<2>| x);
+    refused(Pipeline::builder(twice).backend(Flex::new()).build(), "names must be unique");
+    let no_optimizer = Pipeline::builder(model()).backend(Flex::new()).loss(MeanSquaredError).build();
+    assert!(no_optimizer.err().is_some_and(|error| error.to_string().contains("call `.optimizer(…)`")));
+}
