@@ -66,12 +66,22 @@ impl Corpus {
 
     /// A batch of random sequences from the training part, and each one's next characters. Both have
     /// the shape `[batch, seq]`.
-    pub(crate) fn training(&self, rng: &mut StdRng, batch: usize, seq: usize) -> (Tensor<2, Int>, Tensor<2, Int>) {
+    pub(crate) fn training(
+        &self,
+        rng: &mut StdRng,
+        batch: usize,
+        seq: usize,
+    ) -> (Tensor<2, Int>, Tensor<2, Int>) {
         draw(&self.ids[..self.split], rng, batch, seq)
     }
 
     /// The same from the validation part.
-    pub(crate) fn validation(&self, rng: &mut StdRng, batch: usize, seq: usize) -> (Tensor<2, Int>, Tensor<2, Int>) {
+    pub(crate) fn validation(
+        &self,
+        rng: &mut StdRng,
+        batch: usize,
+        seq: usize,
+    ) -> (Tensor<2, Int>, Tensor<2, Int>) {
         draw(&self.ids[self.split..], rng, batch, seq)
     }
 
@@ -91,7 +101,12 @@ pub(crate) fn tensor(ids: &[i32], rows: usize, columns: usize) -> Tensor<2, Int>
     Tensor::from_data(TensorData::new(ids.to_vec(), [rows, columns]), &Device::flex())
 }
 
-fn draw(ids: &[i32], rng: &mut StdRng, batch: usize, seq: usize) -> (Tensor<2, Int>, Tensor<2, Int>) {
+fn draw(
+    ids: &[i32],
+    rng: &mut StdRng,
+    batch: usize,
+    seq: usize,
+) -> (Tensor<2, Int>, Tensor<2, Int>) {
     let starts: Vec<usize> = (0..batch).map(|_| rng.random_range(0..ids.len() - seq)).collect();
     let rows = |shift: usize| {
         let rows = starts.iter().flat_map(|&start| &ids[start + shift..start + shift + seq]);
@@ -110,7 +125,8 @@ fn workspace_text() -> Result<String> {
     for entry in WalkDir::new(root).sort_by_file_name().into_iter().filter_entry(|e| !skipped(e)) {
         let path = entry?.into_path();
         if path.extension().is_some_and(|extension| extension == "rs" || extension == "md") {
-            let file = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+            let file =
+                std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
             text.push_str(&file);
         }
     }

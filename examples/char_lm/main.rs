@@ -47,8 +47,9 @@ fn main() -> Result<()> {
     describe(&pipeline, &corpus);
 
     let mut rng = StdRng::seed_from_u64(arguments.seed);
-    let validation: Vec<_> =
-        (0..VALIDATION_BATCHES).map(|_| corpus.validation(&mut rng, arguments.batch, arguments.seq)).collect();
+    let validation: Vec<_> = (0..VALIDATION_BATCHES)
+        .map(|_| corpus.validation(&mut rng, arguments.batch, arguments.seq))
+        .collect();
     let mut run = Run::new(corpus.unigram_entropy());
     let bar = progress_bar(arguments.steps);
     let start = Instant::now();
@@ -115,7 +116,8 @@ fn describe(pipeline: &LanguageModel, corpus: &Corpus) {
 
 fn progress_bar(steps: usize) -> ProgressBar {
     let template = "{bar:30} {pos}/{len} {msg}, {eta} left";
-    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    let style =
+        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new(steps as u64).with_style(style)
 }
 
@@ -146,7 +148,8 @@ fn sample(
         let last = logits.narrow(1, seq - 1, 1).to_data();
         let logits: Vec<f32> = last.iter::<f32>().collect();
         let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let weights: Vec<f32> = logits.iter().map(|l| ((l - highest) / TEMPERATURE).exp()).collect();
+        let weights: Vec<f32> =
+            logits.iter().map(|l| ((l - highest) / TEMPERATURE).exp()).collect();
         let mut left = rng.random::<f32>() * weights.iter().sum::<f32>();
         let drawn = weights.iter().position(|w| {
             left -= w;

@@ -20,8 +20,16 @@ pub(crate) fn language_model(
     Sequential::<Tensor<2, Int>>::new()
         .push("embed", move |device| Embed::new(vocabulary, seq, dim, device))
         .repeat("blocks", layers, move |device| Block::new(dim, heads, device))
-        .push_module("norm", move |device| LayerNormConfig::new(dim).init(device), |m, x: Tensor<3>| m.forward(x))
-        .push_module("head", move |device| LinearConfig::new(dim, vocabulary).init(device), |m, x: Tensor<3>| m.forward(x))
+        .push_module(
+            "norm",
+            move |device| LayerNormConfig::new(dim).init(device),
+            |m, x: Tensor<3>| m.forward(x),
+        )
+        .push_module(
+            "head",
+            move |device| LinearConfig::new(dim, vocabulary).init(device),
+            |m, x: Tensor<3>| m.forward(x),
+        )
 }
 
 /// The sum of what a character and its place are embedded as.
@@ -34,7 +42,8 @@ struct Embed {
 impl Embed {
     fn new(vocabulary: usize, seq: usize, dim: usize, device: &Device) -> Self {
         let small = Initializer::Normal { mean: 0.0, std: 0.02 };
-        let embedding = |count| EmbeddingConfig::new(count, dim).with_initializer(small.clone()).init(device);
+        let embedding =
+            |count| EmbeddingConfig::new(count, dim).with_initializer(small.clone()).init(device);
         Self { character: embedding(vocabulary), place: embedding(seq) }
     }
 }
@@ -91,7 +100,10 @@ impl Block {
         let value = split(self.value.forward(x));
         let scores = query.matmul(key.swap_dims(2, 3)).div_scalar((width as f64).sqrt());
         let ahead = Tensor::<2, Bool>::tril_mask([seq, seq], 0, &scores.device());
-        let scores = scores.mask_fill(ahead.unsqueeze::<4>().expand([batch, self.heads, seq, seq]), f32::NEG_INFINITY);
+        let scores = scores.mask_fill(
+            ahead.unsqueeze::<4>().expand([batch, self.heads, seq, seq]),
+            f32::NEG_INFINITY,
+        );
         let mixed = softmax(scores, 3).matmul(value);
         self.out.forward(mixed.swap_dims(1, 2).reshape([batch, seq, dim]))
     }

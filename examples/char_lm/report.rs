@@ -57,7 +57,12 @@ struct Compared {
 
 impl Run {
     pub(crate) fn new(unigram_entropy: f64) -> Self {
-        Self { unigram_entropy, training: Vec::new(), validation: Vec::new(), timelines: Vec::new() }
+        Self {
+            unigram_entropy,
+            training: Vec::new(),
+            validation: Vec::new(),
+            timelines: Vec::new(),
+        }
     }
 
     pub(crate) fn trained(&mut self, step: usize, done: Step) {
@@ -133,12 +138,17 @@ impl Run {
         write(out, "trace.json", &trace)?;
         write(out, "report.json", &serde_json::to_string_pretty(&report)?)?;
         write(out, "loss.svg", &self.loss_curve()?)?;
-        println!("loss.svg, timeline.svg, trace.json (for ui.perfetto.dev) and report.json are in {}", out.display());
+        println!(
+            "loss.svg, timeline.svg, trace.json (for ui.perfetto.dev) and report.json are in {}",
+            out.display()
+        );
         Ok(())
     }
 
     fn loss_curve(&self) -> Result<String> {
-        let losses = || self.training.iter().chain(&self.validation).map(|p| p.loss).filter(|l| l.is_finite());
+        let losses = || {
+            self.training.iter().chain(&self.validation).map(|p| p.loss).filter(|l| l.is_finite())
+        };
         let top = losses().fold(self.unigram_entropy, f64::max) * 1.05;
         let bottom = losses().fold(self.unigram_entropy, f64::min) * 0.9;
         let steps = self.training.len().max(2) as f64;
@@ -153,12 +163,19 @@ impl Run {
                 .y_label_area_size(56)
                 .build_cartesian_2d(1.0..steps, bottom..top)?;
             chart.configure_mesh().x_desc("step").y_desc("loss").light_line_style(WHITE).draw()?;
-            let xy = |points: &[Point]| points.iter().map(|p| (p.step as f64, p.loss)).collect::<Vec<_>>();
-            let (light, dark, grey) = (RGBColor(140, 180, 220), RGBColor(20, 70, 130), RGBColor(120, 120, 120));
+            let xy = |points: &[Point]| {
+                points.iter().map(|p| (p.step as f64, p.loss)).collect::<Vec<_>>()
+            };
+            let (light, dark, grey) =
+                (RGBColor(140, 180, 220), RGBColor(20, 70, 130), RGBColor(120, 120, 120));
             let series = [
                 ("training", light.stroke_width(1), xy(&self.training)),
                 ("validation", dark.stroke_width(3), xy(&self.validation)),
-                ("unigram entropy", grey.stroke_width(1), vec![(1.0, self.unigram_entropy), (steps, self.unigram_entropy)]),
+                (
+                    "unigram entropy",
+                    grey.stroke_width(1),
+                    vec![(1.0, self.unigram_entropy), (steps, self.unigram_entropy)],
+                ),
             ];
             for (name, style, points) in series {
                 chart
@@ -177,12 +194,22 @@ fn print_bubbles(ranks: &[Compared], step_seconds: Compared) {
     let mut table = Table::new();
     table.set_header(["", "predicted", "measured"]);
     let milliseconds = |seconds: f64| format!("{:.1} ms", 1e3 * seconds);
-    table.add_row(["step".to_owned(), milliseconds(step_seconds.predicted), milliseconds(step_seconds.measured)]);
+    table.add_row([
+        "step".to_owned(),
+        milliseconds(step_seconds.predicted),
+        milliseconds(step_seconds.measured),
+    ]);
     for (rank, bubble) in ranks.iter().enumerate() {
         let percent = |part: f64| format!("{:.1}%", 100.0 * part);
-        table.add_row([format!("bubble of rank {rank}"), percent(bubble.predicted), percent(bubble.measured)]);
+        table.add_row([
+            format!("bubble of rank {rank}"),
+            percent(bubble.predicted),
+            percent(bubble.measured),
+        ]);
     }
-    println!("\nOne step as simulated from its stage times, and as measured (bubble: idle / total):\n{table}");
+    println!(
+        "\nOne step as simulated from its stage times, and as measured (bubble: idle / total):\n{table}"
+    );
 }
 
 fn write(folder: &Path, name: &str, content: &str) -> Result<()> {

@@ -61,8 +61,11 @@ pub(crate) fn run() -> Result<()> {
 fn dependencies() -> Result<()> {
     for (name, allowed) in MAY_KNOW {
         let direct = tree(name, &["--depth", "1"])?;
-        let known: BTreeSet<&str> =
-            direct.iter().map(String::as_str).filter(|d| d.starts_with("stovepipe") && *d != name).collect();
+        let known: BTreeSet<&str> = direct
+            .iter()
+            .map(String::as_str)
+            .filter(|d| d.starts_with("stovepipe") && *d != name)
+            .collect();
         if let Some(stray) = known.iter().find(|known| !allowed.contains(known)) {
             bail!("{name} depends on {stray}, which it must not know");
         }
@@ -78,7 +81,17 @@ fn dependencies() -> Result<()> {
 
 /// Names of the crates in a crate's dependency tree.
 fn tree(name: &str, arguments: &[&str]) -> Result<Vec<String>> {
-    let tree = cargo(["tree", "--edges", "normal", "--prefix", "none", "--format", "{p}", "--package", name]);
+    let tree = cargo([
+        "tree",
+        "--edges",
+        "normal",
+        "--prefix",
+        "none",
+        "--format",
+        "{p}",
+        "--package",
+        name,
+    ]);
     let lines = tree.args(arguments).read()?;
     Ok(lines.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect())
 }

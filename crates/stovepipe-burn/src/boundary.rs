@@ -122,7 +122,8 @@ mod tests {
         let parts = into_parts(Tensor::<2>::zeros([2, 3], &device));
         let error = from_parts::<Tensor<3>>(parts).expect_err("another rank").to_string();
         assert_eq!(error, "takes Tensor<3>, but was given Tensor<2> [2, 3]");
-        let parts = into_parts((Tensor::<1>::zeros([2], &device), Tensor::<1>::zeros([2], &device)));
+        let parts =
+            into_parts((Tensor::<1>::zeros([2], &device), Tensor::<1>::zeros([2], &device)));
         assert!(from_parts::<Tensor<1>>(parts).is_err());
     }
 
@@ -138,7 +139,8 @@ mod tests {
         assert_eq!(ids.to_data().iter::<i64>().collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
         assert_eq!(x.to_data().iter::<f32>().collect::<Vec<_>>(), [1.0, 2.0, 3.0]);
 
-        let ragged = into_packet((Tensor::<1>::zeros([2], &device), Tensor::<1>::zeros([3], &device)));
+        let ragged =
+            into_packet((Tensor::<1>::zeros([2], &device), Tensor::<1>::zeros([3], &device)));
         assert!(ragged.samples().expect_err("ragged").contains("disagree"));
     }
 }

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use burn::optim::lr_scheduler::LrScheduler;
-use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::lr_scheduler::LrScheduler;
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::{ModuleOptimizer, SgdConfig};
 use stovepipe_checkpoint::{CheckpointPolicy, Never};
 use stovepipe_partition::{Costs, Minimax, Partitioner};
@@ -236,7 +236,8 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         let loss: Option<Arc<ErasedLoss>> = self.loss.map(Arc::from);
         let stages = shape.stages();
         let mut layers = self.model.layers.into_iter();
-        let mut ranks: Vec<Vec<(Stage, BurnStage)>> = (0..shape.ranks).map(|_| Vec::new()).collect();
+        let mut ranks: Vec<Vec<(Stage, BurnStage)>> =
+            (0..shape.ranks).map(|_| Vec::new()).collect();
         let mut summaries = Vec::with_capacity(stages);
         for stage in Stage::first(stages) {
             let rank = course.placement[stage.index()];
@@ -282,7 +283,10 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         if !self.stages.is_multiple_of(self.chunks) {
             return Err(BuildError::Schedule {
                 schedule: self.schedule.name().to_owned(),
-                reason: format!("{} stages can't be shared out {} to a rank", self.stages, self.chunks),
+                reason: format!(
+                    "{} stages can't be shared out {} to a rank",
+                    self.stages, self.chunks
+                ),
             });
         }
         let ranks = self.stages / self.chunks;

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::optim::{GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Bool, Int, Tensor, TensorData};
 
@@ -35,8 +35,11 @@ pub(crate) trait Cell: Send {
     ) -> Result<(Vec<Box<dyn Part>>, Option<Tape>), StageError>;
 
     /// Adds to the layer's gradients and returns those of its inputs.
-    fn backward(&mut self, tape: Tape, gradients: Vec<Option<Box<dyn Part>>>)
-    -> Vec<Option<Box<dyn Part>>>;
+    fn backward(
+        &mut self,
+        tape: Tape,
+        gradients: Vec<Option<Box<dyn Part>>>,
+    ) -> Vec<Option<Box<dyn Part>>>;
 
     /// Divides the accumulated gradients and takes them out by parameter path.
     fn take_gradients(&mut self, weight: f64) -> BTreeMap<String, TensorData>;
@@ -181,7 +184,8 @@ impl<L: Layer> Cell for LayerCell<L> {
 
     fn take_gradients(&mut self, weight: f64) -> BTreeMap<String, TensorData> {
         let Ok(mut gradients) = self.mean_gradients(weight) else { return BTreeMap::new() };
-        let mut reader = ReadGradients { path: Vec::new(), gradients: &mut gradients, read: BTreeMap::new() };
+        let mut reader =
+            ReadGradients { path: Vec::new(), gradients: &mut gradients, read: BTreeMap::new() };
         if let Some(module) = &self.module {
             module.visit(&mut reader);
         }

@@ -15,7 +15,9 @@ pub enum BuildError {
     #[error("the model has no layers: push some")]
     NoLayers,
     /// Two layers have the same name.
-    #[error("two layers are named `{name}`: names must be unique, because they name parameters and seeds")]
+    #[error(
+        "two layers are named `{name}`: names must be unique, because they name parameters and seeds"
+    )]
     NameTwice {
         /// The name.
         name: String,
@@ -96,7 +98,9 @@ pub enum StageError {
     #[error("the step needs a loss, but the batch has no target")]
     NoTarget,
     /// The weight of the whole mini-batch can't be divided by.
-    #[error("the loss's weights add up to {weight}: the mean over the mini-batch is undefined; give it at least one sample or token that counts")]
+    #[error(
+        "the loss's weights add up to {weight}: the mean over the mini-batch is undefined; give it at least one sample or token that counts"
+    )]
     Weight {
         /// The sum.
         weight: f64,
@@ -105,7 +109,9 @@ pub enum StageError {
     #[error(transparent)]
     Backend(#[from] BackendError),
     /// Another stage reported something that can't be read.
-    #[error("stage {stage} reported something that can't be read: do all ranks run the same version?")]
+    #[error(
+        "stage {stage} reported something that can't be read: do all ranks run the same version?"
+    )]
     Report {
         /// The stage.
         stage: usize,

@@ -3,9 +3,9 @@
 use burn::tensor::{Int, Tensor, activation::log_softmax};
 
 use crate::Boundary;
+use crate::StageError;
 use crate::boundary::from_parts;
 use crate::part::{Packet, Part};
-use crate::StageError;
 
 /// The loss of one micro-batch, not yet averaged.
 #[derive(Debug, Clone)]
@@ -119,7 +119,8 @@ mod tests {
         let expected = (1.0 + (-2.0f64).exp()).ln() + (1.0 + 1.0f64.exp()).ln();
         assert!((f64::from(loss.sum.into_scalar::<f32>()) - expected).abs() < 1e-6);
         assert_eq!(loss.weight, 2.0);
-        let tokens = CrossEntropy.forward(logits.reshape([1, 2, 2]), Tensor::from_data([[0, 0]], &device));
+        let tokens =
+            CrossEntropy.forward(logits.reshape([1, 2, 2]), Tensor::from_data([[0, 0]], &device));
         assert!((f64::from(tokens.sum.into_scalar::<f32>()) - expected).abs() < 1e-6);
     }
 }

@@ -174,7 +174,8 @@ impl Packet {
 
     /// Samples along the first axis, if all parts agree.
     pub(crate) fn samples(&self) -> Result<usize, String> {
-        let mut sizes = self.parts.iter().flatten().map(|p| (p.shape().first().copied(), p.describe()));
+        let mut sizes =
+            self.parts.iter().flatten().map(|p| (p.shape().first().copied(), p.describe()));
         let Some((Some(samples), first)) = sizes.next() else {
             return Err("it holds no tensor with a batch axis".to_owned());
         };
@@ -220,7 +221,8 @@ impl Clone for Packet {
 
 impl fmt::Debug for Packet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts = self.parts.iter().map(|p| p.as_ref().map_or("nothing".to_owned(), |p| p.describe()));
+        let parts =
+            self.parts.iter().map(|p| p.as_ref().map_or("nothing".to_owned(), |p| p.describe()));
         f.debug_list().entries(parts).finish()
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::tensor::TensorData;
 use stovepipe_checkpoint::{CheckpointPolicy, Layout};
 use stovepipe_partition::Partition;
@@ -16,7 +16,9 @@ use stovepipe_schedule::{
 use crate::boundary::{from_parts, into_packet};
 use crate::part::Packet;
 use crate::stage::{Batch, BurnStage, StageOutput, Task, mean_of};
-use crate::{Boundary, BuildError, Builder, NoLoss, Sequential, StepError, TrainError, micro_batch_ranges};
+use crate::{
+    Boundary, BuildError, Builder, NoLoss, Sequential, StepError, TrainError, micro_batch_ranges,
+};
 
 /// What one training step did.
 #[derive(Debug, Clone)]
@@ -175,7 +177,13 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         let report = self.run(Mode::Training, batch)?;
         self.rates = rates;
         let (sum, weight) = mean_of(&report.reports).map_err(unreadable)?;
-        Ok(Step { loss: sum / weight, weight, learning_rate, micro_batches, timeline: report.timeline })
+        Ok(Step {
+            loss: sum / weight,
+            weight,
+            learning_rate,
+            micro_batches,
+            timeline: report.timeline,
+        })
     }
 
     /// The loss of one mini-batch and its gradients, without an update.
@@ -254,7 +262,11 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         self.cached_program(Mode::Training, micro_batches)
     }
 
-    fn cached_program(&mut self, mode: Mode, micro_batches: usize) -> Result<Arc<Program>, BuildError> {
+    fn cached_program(
+        &mut self,
+        mode: Mode,
+        micro_batches: usize,
+    ) -> Result<Arc<Program>, BuildError> {
         let key = (mode == Mode::Training, micro_batches);
         if let Some(program) = self.programs.get(&key) {
             return Ok(Arc::clone(program));
@@ -265,7 +277,12 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
     }
 
     /// Cuts a batch into micro-batches.
-    fn batch(&self, task: Task, input: I, target: Option<Packet>) -> Result<Arc<Batch>, TrainError> {
+    fn batch(
+        &self,
+        task: Task,
+        input: I,
+        target: Option<Packet>,
+    ) -> Result<Arc<Batch>, TrainError> {
         let input = into_packet(input);
         let refuse = |what| move |reason| TrainError::Batch { what, reason };
         let samples = input.samples().map_err(refuse("input"))?;
@@ -281,7 +298,12 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         let asked = self.course.shape.micro_batches;
         let ranges = micro_batch_ranges(samples, asked);
         if ranges.len() < asked {
-            tracing::warn!(samples, asked, used = ranges.len(), "the batch is smaller than the number of micro-batches");
+            tracing::warn!(
+                samples,
+                asked,
+                used = ranges.len(),
+                "the batch is smaller than the number of micro-batches"
+            );
         }
         let cut = |packet: &Packet| ranges.iter().map(|range| packet.slice(range)).collect();
         Ok(Arc::new(Batch {
@@ -292,7 +314,11 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         }))
     }
 
-    fn run(&mut self, mode: Mode, batch: Arc<Batch>) -> Result<StepReport<StageOutput>, TrainError> {
+    fn run(
+        &mut self,
+        mode: Mode,
+        batch: Arc<Batch>,
+    ) -> Result<StepReport<StageOutput>, TrainError> {
         let program = self.cached_program(mode, batch.inputs.len())?;
         Ok(self.workers.step(&program, batch)?)
     }

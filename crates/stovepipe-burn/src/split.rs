@@ -33,7 +33,8 @@ mod tests {
     #[test]
     fn uneven_batches() {
         // Shapes that peers got wrong.
-        let sizes = |samples, m| micro_batch_ranges(samples, m).iter().map(Range::len).collect::<Vec<_>>();
+        let sizes =
+            |samples, m| micro_batch_ranges(samples, m).iter().map(Range::len).collect::<Vec<_>>();
         assert_eq!(sizes(8, 3), [3, 3, 2]);
         assert_eq!(sizes(7, 4), [2, 2, 2, 1]);
         assert_eq!(sizes(2, 4), [1, 1]);

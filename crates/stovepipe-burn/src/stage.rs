@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
-use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::tensor::{Device, Tensor, TensorData};
 use stovepipe_runtime::{Begin, StageCompute};
 use stovepipe_schedule::{MicroBatch, StageRetention};

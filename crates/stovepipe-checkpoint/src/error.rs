@@ -5,7 +5,9 @@
 #[non_exhaustive]
 pub enum PolicyError {
     /// Layers are given for another number of stages.
-    #[error("layers are given for {found} stages, the plan has {expected}: make both from the same partition")]
+    #[error(
+        "layers are given for {found} stages, the plan has {expected}: make both from the same partition"
+    )]
     Stages {
         /// How many are given.
         found: usize,

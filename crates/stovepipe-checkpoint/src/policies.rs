@@ -92,8 +92,14 @@ mod tests {
 
     use super::*;
 
+    const NONE: Vec<usize> = Vec::new();
+
     /// The stages' recomputed micro-batches.
-    fn recomputed(policy: &dyn CheckpointPolicy, schedule: &dyn Schedule, shape: Shape) -> Vec<Vec<usize>> {
+    fn recomputed(
+        policy: &dyn CheckpointPolicy,
+        schedule: &dyn Schedule,
+        shape: Shape,
+    ) -> Vec<Vec<usize>> {
         let plan = schedule.plan(shape).expect("a plan");
         let layers = vec![2; plan.stages()];
         let layout = Layout::new(&plan, &layers).expect("fits");
@@ -111,7 +117,7 @@ mod tests {
     #[test]
     fn never_and_always() {
         let shape = Shape::new(2, 3);
-        assert_eq!(recomputed(&Never, &OneFOneB, shape), [vec![], vec![]]);
+        assert_eq!(recomputed(&Never, &OneFOneB, shape), [NONE, NONE]);
         assert_eq!(recomputed(&Always, &OneFOneB, shape), [vec![0, 1, 2], vec![0, 1, 2]]);
     }
 
@@ -122,14 +128,17 @@ mod tests {
         let forward = GPipe::new(Drain::Forward);
         assert_eq!(recomputed(&ExceptLast, &forward, shape), [vec![1, 2], vec![1, 2]]);
         // Rank 1 alternates and needs nothing; rank 0 saves its first backward.
-        assert_eq!(recomputed(&ExceptLast, &OneFOneB, shape), [vec![1, 2], vec![]]);
+        assert_eq!(recomputed(&ExceptLast, &OneFOneB, shape), [vec![1, 2], NONE]);
     }
 
     #[test]
     fn except_last_counts_the_micro_batches_there_are() {
         // A peer compared with the number asked for, and recomputed all three of three.
         assert_eq!(recomputed(&ExceptLast, &GPipe::default(), Shape::new(1, 3)), [vec![0, 1]]);
-        assert_eq!(recomputed(&ExceptLast, &GPipe::default(), Shape::new(3, 1)), [vec![], vec![], vec![]]);
+        assert_eq!(
+            recomputed(&ExceptLast, &GPipe::default(), Shape::new(3, 1)),
+            [NONE, NONE, NONE]
+        );
     }
 
     #[test]
@@ -138,7 +147,8 @@ mod tests {
         // first backward needs no recomputation under `ExceptLast`.
         let makespan = |policy: &dyn CheckpointPolicy, drain| {
             let plan = GPipe::new(drain).plan(Shape::new(2, 4)).expect("a plan");
-            let retention = policy.retention(Layout::new(&plan, &[1, 1]).expect("fits")).expect("decides");
+            let retention =
+                policy.retention(Layout::new(&plan, &[1, 1]).expect("fits")).expect("decides");
             let program = Program::lower(&plan, &Edges::chain(2), &retention).expect("lowers");
             simulate(&program, &CostModel::uniform(2, 1.0, 2.0)).expect("simulates").makespan()
         };
@@ -150,6 +160,9 @@ mod tests {
     #[test]
     fn layers_must_fit_the_plan() {
         let plan = OneFOneB.plan(Shape::new(2, 3)).expect("a plan");
-        assert!(matches!(Layout::new(&plan, &[1]), Err(PolicyError::Stages { found: 1, expected: 2 })));
+        assert!(matches!(
+            Layout::new(&plan, &[1]),
+            Err(PolicyError::Stages { found: 1, expected: 2 })
+        ));
     }
 }

@@ -117,7 +117,9 @@ mod tests {
             assert_eq!(count, threads);
             assert!(name.is_some_and(|name| name.starts_with("stovepipe-7.")));
             let left = std::fs::read_dir("/proc/self/task").map_or(0, |tasks| {
-                let names = tasks.flatten().filter_map(|t| std::fs::read_to_string(t.path().join("comm")).ok());
+                let names = tasks
+                    .flatten()
+                    .filter_map(|t| std::fs::read_to_string(t.path().join("comm")).ok());
                 names.filter(|name| name.starts_with("stovepipe-7.")).count()
             });
             assert_eq!(left, 0);

@@ -125,7 +125,8 @@ mod tests {
         fn name_of(partitioner: impl Partitioner) -> String {
             partitioner.name().to_owned()
         }
-        assert_eq!(name_of(&Uniform), "uniform");
+        let uniform: &dyn Partitioner = &Uniform;
+        assert_eq!(name_of(uniform), "uniform");
         assert_eq!(name_of(Box::new(Minimax) as Box<dyn Partitioner>), "minimax");
         assert_eq!(name_of(Arc::new(Minimax) as Arc<dyn Partitioner>), "minimax");
         let costs = Costs::uniform(3).expect("valid");

@@ -69,7 +69,12 @@ fn any_cost() -> impl Strategy<Value = f64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1024))]
+    #![proptest_config(ProptestConfig {
+        cases: 1024,
+        // Beside an integration test it finds no place to write to, and says so each time.
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn small_whole_costs_give_the_one_best_partition((costs, parts) in request(small_whole())) {
@@ -135,7 +140,7 @@ fn ten_thousand_layers_in_a_thousand_parts_are_quick() {
     let (layers, parts) = (10_000, 1_000);
     let one_giant = |place: usize| {
         let mut costs: Vec<_> = scattered(100).take(layers).collect();
-        // As much as all others: under this bottleneck every cut is open.
+        // More than all others: under this bottleneck every cut is open.
         costs[place] = 1e6;
         costs
     };

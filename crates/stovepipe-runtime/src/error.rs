@@ -104,13 +104,17 @@ pub enum StepError {
         source: TransportError,
     },
     /// Another rank failed inside its update.
-    #[error("the update failed elsewhere: {reason}; stages are out of step, so build the pipeline again from saved state")]
+    #[error(
+        "the update failed elsewhere: {reason}; stages are out of step, so build the pipeline again from saved state"
+    )]
     UpdateElsewhere {
         /// What the other rank says.
         reason: String,
     },
     /// This rank has updated, but can't learn whether the others have.
-    #[error("rank {rank} has updated but can't learn whether the others have: {source}; build the pipeline again from saved state")]
+    #[error(
+        "rank {rank} has updated but can't learn whether the others have: {source}; build the pipeline again from saved state"
+    )]
     Unconfirmed {
         /// The rank that updated.
         rank: Rank,
@@ -118,7 +122,9 @@ pub enum StepError {
         source: TransportError,
     },
     /// An earlier update failed half-way.
-    #[error("an earlier update failed half-way ({reason}): build the pipeline again from saved state")]
+    #[error(
+        "an earlier update failed half-way ({reason}): build the pipeline again from saved state"
+    )]
     Unusable {
         /// The failure.
         reason: String,

@@ -12,7 +12,8 @@ use std::time::Instant;
 use futures::future::{BoxFuture, poll_fn};
 use futures::stream::{FuturesUnordered, Stream};
 use stovepipe_schedule::{
-    Action, Compute, ComputeKind, Direction, Edge, Message, MicroBatch, Mode, Program, Rank, Span, Stage,
+    Action, Compute, ComputeKind, Direction, Edge, Message, MicroBatch, Mode, Program, Rank, Span,
+    Stage,
 };
 use stovepipe_transport::{Tag, Transport, TransportError};
 
@@ -142,7 +143,8 @@ impl<C: StageCompute> RankExecutor<C> {
 
         let own = self.each_stage(Phase::Finish, |_, compute| compute.finish())?;
         let gathered = transport.all_gather(job.step, round::FINISHED, encode(&own)).await;
-        let reports = self.by_stage(job.program, &gathered.map_err(|e| self.transport_error(e))?)?;
+        let reports =
+            self.by_stage(job.program, &gathered.map_err(|e| self.transport_error(e))?)?;
 
         let update = match plan.mode() {
             Mode::Training => Some(self.update(job, transport, &reports).await?),
@@ -157,7 +159,9 @@ impl<C: StageCompute> RankExecutor<C> {
         let plan = program.plan();
         if rank >= plan.ranks() {
             let ranks = plan.ranks();
-            return Err(StepError::Setup(format!("the program has {ranks} ranks, this is rank {rank}")));
+            return Err(StepError::Setup(format!(
+                "the program has {ranks} ranks, this is rank {rank}"
+            )));
         }
         let needed = plan.stages_of(rank);
         if !self.stages.keys().eq(&needed) {
@@ -251,9 +255,10 @@ impl<C: StageCompute> RankExecutor<C> {
             ComputeKind::Forward => {
                 (edges.incoming(stage).map(up).collect(), edges.outgoing(stage).map(up).collect())
             }
-            ComputeKind::Backward | ComputeKind::BackwardInput => {
-                (edges.outgoing(stage).map(down).collect(), edges.incoming(stage).map(down).collect())
-            }
+            ComputeKind::Backward | ComputeKind::BackwardInput => (
+                edges.outgoing(stage).map(down).collect(),
+                edges.incoming(stage).map(down).collect(),
+            ),
             ComputeKind::Recompute | ComputeKind::BackwardWeight => Default::default(),
         };
         let inputs = needed.iter().map(|m| take(values, m)).collect::<Result<Vec<_>, _>>()?;
@@ -273,7 +278,9 @@ impl<C: StageCompute> RankExecutor<C> {
                     compute.recompute(micro_batch, retention).map(|()| Vec::new())
                 }
                 ComputeKind::Backward => compute.backward(micro_batch, inputs, retention),
-                ComputeKind::BackwardInput => compute.backward_input(micro_batch, inputs, retention),
+                ComputeKind::BackwardInput => {
+                    compute.backward_input(micro_batch, inputs, retention)
+                }
                 ComputeKind::BackwardWeight => {
                     compute.backward_weight(micro_batch).map(|()| Vec::new())
                 }
@@ -306,8 +313,7 @@ impl<C: StageCompute> RankExecutor<C> {
         let end = job.epoch.elapsed().as_secs_f64();
         // An empty text is success.
         let verdict = committed.as_ref().err().map(ToString::to_string).unwrap_or_default();
-        let verdicts =
-            transport.all_gather(job.step, round::UPDATED, verdict.into_bytes()).await;
+        let verdicts = transport.all_gather(job.step, round::UPDATED, verdict.into_bytes()).await;
         committed?;
         let verdicts =
             verdicts.map_err(|source| StepError::Unconfirmed { rank: self.rank, source })?;
@@ -374,7 +380,9 @@ impl<C: StageCompute> RankExecutor<C> {
         let mut reports = vec![Vec::new(); plan.stages()];
         for (rank, bytes) in gathered.iter().enumerate() {
             let decoded = decode(bytes, plan.stages_of(rank).len()).ok_or_else(|| {
-                StepError::Setup(format!("rank {rank} reports for other stages: do all ranks run the same program?"))
+                StepError::Setup(format!(
+                    "rank {rank} reports for other stages: do all ranks run the same program?"
+                ))
             })?;
             for (stage, report) in plan.stages_of(rank).into_iter().zip(decoded) {
                 reports[stage.index()] = report;
@@ -451,7 +459,10 @@ fn received(action: &Action) -> Option<Message> {
 
 fn take<V>(values: &mut HashMap<Message, V>, message: &Message) -> Result<V, StepError> {
     values.remove(message).ok_or_else(|| {
-        StepError::Setup(format!("{} has nothing to deliver: the program is not valid", Action::Send(*message)))
+        StepError::Setup(format!(
+            "{} has nothing to deliver: the program is not valid",
+            Action::Send(*message)
+        ))
     })
 }
 
@@ -470,7 +481,9 @@ fn tag(step: u64, message: &Message) -> Tag {
 
 /// Each report behind its length.
 fn encode(reports: &[Vec<u8>]) -> Vec<u8> {
-    let parts = reports.iter().flat_map(|r| (r.len() as u64).to_le_bytes().into_iter().chain(r.iter().copied()));
+    let parts = reports
+        .iter()
+        .flat_map(|r| (r.len() as u64).to_le_bytes().into_iter().chain(r.iter().copied()));
     parts.collect()
 }
 
@@ -478,7 +491,8 @@ fn decode(mut bytes: &[u8], count: usize) -> Option<Vec<Vec<u8>>> {
     let reports = (0..count)
         .map(|_| {
             let (length, rest) = bytes.split_first_chunk::<8>()?;
-            let (report, rest) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
+            let (report, rest) =
+                rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
             bytes = rest;
             Some(report.to_vec())
         })

@@ -83,9 +83,10 @@ impl<C: StageCompute> Workers<C> {
             let (commands, inbox) = mpsc::channel();
             let (outbox, results) = mpsc::channel();
             let host = setup.host;
-            let thread = std::thread::Builder::new().name(format!("stovepipe-{rank}")).spawn(move || {
-                host.run(Box::new(move || work(executor, &endpoint, &inbox, &outbox)));
-            })?;
+            let thread =
+                std::thread::Builder::new().name(format!("stovepipe-{rank}")).spawn(move || {
+                    host.run(Box::new(move || work(executor, &endpoint, &inbox, &outbox)));
+                })?;
             workers.push(Worker { commands: Some(commands), results, thread: Some(thread) });
         }
         placement.sort_unstable();

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use common::{batch, loss, pipeline, program, weights};
 use proptest::prelude::*;
 use stovepipe_schedule::{
-    Compute, Drain, Edges, ForwardOnly, GPipe, MicroBatch, OneFOneB, Plan, Program, Retention, Schedule,
-    Shape, Stage, StageRetention,
+    Compute, Drain, Edges, ForwardOnly, GPipe, MicroBatch, OneFOneB, Plan, Program, Retention,
+    Schedule, Shape, Stage, StageRetention,
 };
 
 const LAYERS: [f64; 4] = [2.0, -3.0, 1.0, 2.0];
@@ -39,7 +39,9 @@ fn stages_schedules_and_retention_change_nothing() {
         let one = OneFOneB.plan(Shape::new(1, micro_batches)).expect("a plan");
         let expected = train(&one, &Retention::keep_all(&one));
         for stages in 1..=4 {
-            for schedule in [&GPipe::default() as &dyn Schedule, &GPipe::new(Drain::Forward), &OneFOneB] {
+            for schedule in
+                [&GPipe::default() as &dyn Schedule, &GPipe::new(Drain::Forward), &OneFOneB]
+            {
                 let plan = schedule.plan(Shape::new(stages, micro_batches)).expect("a plan");
                 let drop = Retention::from_fn(&plan, |_, _| StageRetention::drop_all(1));
                 for retention in [Retention::keep_all(&plan), drop] {
@@ -68,10 +70,7 @@ fn the_program_decides_what_is_kept_and_recomputed() {
 #[test]
 fn several_stages_on_a_rank() {
     // Interleaved by hand: stages 0 and 2 on rank 0, 1 and 3 on rank 1.
-    let rows = [
-        "0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1",
-        "1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1",
-    ];
+    let rows = ["0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1", "1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1"];
     let plan = Plan::parse(rows.map(str::split_whitespace)).expect("valid");
     let one = OneFOneB.plan(Shape::new(1, 2)).expect("a plan");
     assert_eq!(train(&plan, &Retention::keep_all(&plan)), train(&one, &Retention::keep_all(&one)));
@@ -87,7 +86,9 @@ fn skips_carry_values_and_gradients_directly() {
     let edges = Edges::chain(3).with_skip(s(0), s(2)).expect("a skip");
     let plan = OneFOneB.plan(Shape::new(3, 2)).expect("a plan");
     let program = Program::lower(&plan, &edges, &Retention::keep_all(&plan)).expect("lowers");
-    assert!(program.to_string().contains("0SEND_F1>2") && program.to_string().contains("0RECV_B1<2"));
+    assert!(
+        program.to_string().contains("0SEND_F1>2") && program.to_string().contains("0RECV_B1<2")
+    );
     let mut workers = pipeline(&plan, &edges, &[vec![2.0], vec![3.0], vec![5.0]]);
     // y = 5 (3 (2 x) + 2 x) = 40 x at x = 1 and 2.
     let report = workers.step(&Arc::new(program), batch(&[1.0, 2.0])).expect("runs");
@@ -100,8 +101,10 @@ fn skips_carry_values_and_gradients_directly() {
 fn training_and_evaluation_in_any_order() {
     let plan = OneFOneB.plan(Shape::new(2, 3)).expect("a plan");
     let evaluation = ForwardOnly::on_placement_of(&plan, 3).expect("a plan");
-    let (train, evaluate) =
-        (program(&plan, &Retention::keep_all(&plan)), program(&evaluation, &Retention::keep_all(&evaluation)));
+    let (train, evaluate) = (
+        program(&plan, &Retention::keep_all(&plan)),
+        program(&evaluation, &Retention::keep_all(&evaluation)),
+    );
     let mut workers = pipeline(&plan, &Edges::chain(2), &[vec![2.0], vec![3.0]]);
     let samples = [1.0, 0.0, 2.0];
     let mut run = |program: &Arc<Program>| {
@@ -133,7 +136,8 @@ fn the_timeline_shows_every_action_in_order() {
 fn random_plan(ranks: usize, chunks: usize, micro_batches: usize, picks: &[u32]) -> Plan {
     let stages = ranks * chunks;
     let mut rows = vec![Vec::new(); ranks];
-    let (mut forwards, mut backwards) = (vec![vec![false; micro_batches]; stages], vec![vec![false; micro_batches]; stages]);
+    let (mut forwards, mut backwards) =
+        (vec![vec![false; micro_batches]; stages], vec![vec![false; micro_batches]; stages]);
     for pick in 0.. {
         let mut ready = Vec::new();
         for s in 0..stages {
@@ -151,7 +155,11 @@ fn random_plan(ranks: usize, chunks: usize, micro_batches: usize, picks: &[u32])
             break;
         }
         let action = ready[picks[pick % picks.len()] as usize % ready.len()];
-        let done = if action == Compute::forward(action.stage, action.micro_batch) { &mut forwards } else { &mut backwards };
+        let done = if action == Compute::forward(action.stage, action.micro_batch) {
+            &mut forwards
+        } else {
+            &mut backwards
+        };
         done[action.stage.index()][action.micro_batch.index()] = true;
         rows[action.stage.index() % ranks].push(action);
     }

@@ -34,13 +34,8 @@ pub enum ComputeKind {
 
 impl ComputeKind {
     /// All kinds, in the order in which one micro-batch passes through them.
-    pub const ALL: [Self; 5] = [
-        Self::Forward,
-        Self::Recompute,
-        Self::Backward,
-        Self::BackwardInput,
-        Self::BackwardWeight,
-    ];
+    pub const ALL: [Self; 5] =
+        [Self::Forward, Self::Recompute, Self::Backward, Self::BackwardInput, Self::BackwardWeight];
 
     /// The letter of the text form.
     #[must_use]
@@ -70,11 +65,7 @@ impl Compute {
     /// The action of `kind` on `stage` for `micro_batch`.
     #[must_use]
     pub fn new(kind: ComputeKind, stage: Stage, micro_batch: MicroBatch) -> Self {
-        Self {
-            kind,
-            stage,
-            micro_batch,
-        }
+        Self { kind, stage, micro_batch }
     }
 
     /// `F` on `stage` for `micro_batch`.
@@ -181,12 +172,7 @@ impl From<Compute> for Action {
 impl fmt::Display for Compute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Through a string, so that width and alignment work in grids.
-        f.pad(&format!(
-            "{}{}{}",
-            self.stage,
-            self.kind.letter(),
-            self.micro_batch
-        ))
+        f.pad(&format!("{}{}{}", self.stage, self.kind.letter(), self.micro_batch))
     }
 }
 
@@ -219,18 +205,13 @@ pub struct ParseActionError {
 
 /// Takes the digits at the start of `text`, leaves the rest.
 fn number(text: &mut &str) -> Result<usize, &'static str> {
-    let end = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, rest) = text.split_at(end);
     if digits.is_empty() {
         return Err("a number is missing");
     }
     *text = rest;
-    digits
-        .parse::<u32>()
-        .map(|n| n as usize)
-        .map_err(|_| "a number is too large")
+    digits.parse::<u32>().map(|n| n as usize).map_err(|_| "a number is too large")
 }
 
 fn parse(mut text: &str) -> Result<Action, &'static str> {
@@ -258,27 +239,15 @@ fn parse(mut text: &str) -> Result<Action, &'static str> {
                 number(&mut rest)?
             }
             None if peer_above => here.index() + 1,
-            None => here
-                .index()
-                .checked_sub(1)
-                .ok_or("stage 0 has no stage before it")?,
+            None => here.index().checked_sub(1).ok_or("stage 0 has no stage before it")?,
         };
         if peer_above != (peer > here.index()) || peer == here.index() {
             return Err("activations go to a higher stage and gradients to a lower one");
         }
         let peer = Stage::new(peer);
         let (from, to) = if sends { (here, peer) } else { (peer, here) };
-        let message = Message {
-            direction,
-            from,
-            to,
-            micro_batch,
-        };
-        if sends {
-            Action::Send(message)
-        } else {
-            Action::Recv(message)
-        }
+        let message = Message { direction, from, to, micro_batch };
+        if sends { Action::Send(message) } else { Action::Recv(message) }
     } else {
         let kind = ComputeKind::ALL
             .into_iter()
@@ -286,11 +255,7 @@ fn parse(mut text: &str) -> Result<Action, &'static str> {
             .ok_or("the letter is unknown")?;
         Compute::new(kind, here, micro_batch).into()
     };
-    if rest.is_empty() {
-        Ok(action)
-    } else {
-        Err("something follows the action")
-    }
+    if rest.is_empty() { Ok(action) } else { Err("something follows the action") }
 }
 
 impl FromStr for Action {
@@ -298,10 +263,8 @@ impl FromStr for Action {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         // Messages show the text, which may be anything: keep it short.
-        parse(text).map_err(|problem| ParseActionError {
-            text: text.chars().take(40).collect(),
-            problem,
-        })
+        parse(text)
+            .map_err(|problem| ParseActionError { text: text.chars().take(40).collect(), problem })
     }
 }
 
@@ -309,12 +272,10 @@ impl FromStr for Compute {
     type Err = ParseActionError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        text.parse::<Action>()?
-            .compute()
-            .ok_or_else(|| ParseActionError {
-                text: text.to_owned(),
-                problem: "a plan holds compute actions only",
-            })
+        text.parse::<Action>()?.compute().ok_or_else(|| ParseActionError {
+            text: text.to_owned(),
+            problem: "a plan holds compute actions only",
+        })
     }
 }
 
@@ -345,20 +306,9 @@ mod tests {
 
     fn actions() -> impl Strategy<Value = Action> {
         let compute = (0..5usize, 0..2000usize, 0..2000usize).prop_map(|(kind, stage, m)| {
-            Compute::new(
-                ComputeKind::ALL[kind],
-                Stage::new(stage),
-                MicroBatch::new(m),
-            )
-            .into()
+            Compute::new(ComputeKind::ALL[kind], Stage::new(stage), MicroBatch::new(m)).into()
         });
-        let message = (
-            any::<bool>(),
-            any::<bool>(),
-            0..200usize,
-            1..200usize,
-            0..2000usize,
-        )
+        let message = (any::<bool>(), any::<bool>(), 0..200usize, 1..200usize, 0..2000usize)
             .prop_map(|(sends, forward, low, gap, m)| {
                 let (low, high) = (Stage::new(low), Stage::new(low + gap));
                 let (direction, from, to) = if forward {
@@ -366,17 +316,8 @@ mod tests {
                 } else {
                     (Direction::Backward, high, low)
                 };
-                let message = Message {
-                    direction,
-                    from,
-                    to,
-                    micro_batch: MicroBatch::new(m),
-                };
-                if sends {
-                    Action::Send(message)
-                } else {
-                    Action::Recv(message)
-                }
+                let message = Message { direction, from, to, micro_batch: MicroBatch::new(m) };
+                if sends { Action::Send(message) } else { Action::Recv(message) }
             });
         prop_oneof![compute, message]
     }
@@ -403,20 +344,12 @@ mod tests {
         let m = MicroBatch::new;
         let s = Stage::new;
         assert_eq!("2B5".parse(), Ok(Compute::backward(s(2), m(5))));
-        let skip = Message {
-            direction: Direction::Forward,
-            from: s(0),
-            to: s(3),
-            micro_batch: m(1),
-        };
+        let skip =
+            Message { direction: Direction::Forward, from: s(0), to: s(3), micro_batch: m(1) };
         assert_eq!("0SEND_F1>3".parse(), Ok(Action::Send(skip)));
         assert_eq!("3RECV_F1<0".parse(), Ok(Action::Recv(skip)));
-        let back = Message {
-            direction: Direction::Backward,
-            from: s(2),
-            to: s(1),
-            micro_batch: m(0),
-        };
+        let back =
+            Message { direction: Direction::Backward, from: s(2), to: s(1), micro_batch: m(0) };
         assert_eq!("2SEND_B0".parse(), Ok(Action::Send(back)));
         assert_eq!("1RECV_B0".parse(), Ok(Action::Recv(back)));
     }
@@ -438,10 +371,7 @@ mod tests {
             "0SEND_F1<2",
         ] {
             let error = text.parse::<Action>().expect_err(text).to_string();
-            assert!(
-                error.contains("write stage, letter and micro-batch"),
-                "{error}"
-            );
+            assert!(error.contains("write stage, letter and micro-batch"), "{error}");
         }
         assert!("0SEND_F1".parse::<Compute>().is_err());
     }

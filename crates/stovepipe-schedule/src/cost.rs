@@ -24,13 +24,7 @@ impl StageCost {
     /// nothing.
     #[must_use]
     pub fn new(forward: f64, backward: f64) -> Self {
-        Self {
-            forward,
-            backward,
-            weight_grad: backward / 2.0,
-            recompute: forward,
-            update: 0.0,
-        }
+        Self { forward, backward, weight_grad: backward / 2.0, recompute: forward, update: 0.0 }
     }
 
     fn of(&self, kind: ComputeKind) -> f64 {
@@ -68,11 +62,7 @@ impl CostModel {
     /// One cost per stage, in stage order. Neither overhead nor communication cost anything yet.
     #[must_use]
     pub fn new(stages: impl Into<Vec<StageCost>>) -> Self {
-        Self {
-            stages: stages.into(),
-            overhead: 0.0,
-            link: Link::default(),
-        }
+        Self { stages: stages.into(), overhead: 0.0, link: Link::default() }
     }
 
     /// The same forward and backward on every stage.
@@ -143,19 +133,14 @@ impl CostModel {
     /// Checks that there is a usable cost for each of `stages` stages.
     pub(crate) fn check(&self, stages: usize) -> Result<(), CostError> {
         if self.stages.len() != stages {
-            return Err(CostError::Stages {
-                found: self.stages.len(),
-                expected: stages,
-            });
+            return Err(CostError::Stages { found: self.stages.len(), expected: stages });
         }
         let general = [
             ("the overhead per action", self.overhead),
             ("the link's latency", self.link.latency),
             ("the link's transfer time", self.link.transfer),
         ];
-        let general = general
-            .into_iter()
-            .map(|(what, value)| (what.to_owned(), value));
+        let general = general.into_iter().map(|(what, value)| (what.to_owned(), value));
         let per_stage = self.stages.iter().enumerate().flat_map(|(stage, cost)| {
             [
                 ("forward", cost.forward),
@@ -167,10 +152,7 @@ impl CostModel {
             ]
             .map(|(what, value)| (format!("the {what} of stage {stage}"), value))
         });
-        match general
-            .chain(per_stage)
-            .find(|(_, v)| !(v.is_finite() && *v >= 0.0))
-        {
+        match general.chain(per_stage).find(|(_, v)| !(v.is_finite() && *v >= 0.0)) {
             Some((what, value)) => Err(CostError::Invalid { what, value }),
             None => Ok(()),
         }
@@ -195,7 +177,8 @@ mod tests {
     #[test]
     fn costs_measured_on_a_simulated_timeline_are_those_it_was_simulated_with() {
         let plan = GPipe::default().plan(Shape::new(3, 4)).expect("a plan");
-        let program = Program::lower(&plan, &Edges::chain(3), &Retention::keep_all(&plan)).expect("lowers");
+        let program =
+            Program::lower(&plan, &Edges::chain(3), &Retention::keep_all(&plan)).expect("lowers");
         let stages = [1.0, 2.0, 3.0].map(|f| StageCost {
             weight_grad: 0.0,
             recompute: 0.0,

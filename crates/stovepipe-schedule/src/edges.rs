@@ -24,10 +24,7 @@ impl Edges {
     /// Stage 0 → 1 → 2 → … and nothing else.
     #[must_use]
     pub fn chain(stages: usize) -> Self {
-        Self {
-            stages,
-            skips: Vec::new(),
-        }
+        Self { stages, skips: Vec::new() }
     }
 
     /// Adds a direct edge between two stages that aren't neighbours.
@@ -39,11 +36,7 @@ impl Edges {
     /// [`PlanError::Edge`] if it doesn't go up by at least two stages or ends beyond the last.
     pub fn with_skip(mut self, from: Stage, to: Stage) -> Result<Self, PlanError> {
         if to.index() >= self.stages || from.index() + 2 > to.index() {
-            return Err(PlanError::Edge {
-                from,
-                to,
-                stages: self.stages,
-            });
+            return Err(PlanError::Edge { from, to, stages: self.stages });
         }
         let edge = Edge { from, to };
         if let Err(place) = self.skips.binary_search(&edge) {
@@ -60,27 +53,17 @@ impl Edges {
 
     /// The edges into `stage`, by ascending source.
     pub fn incoming(&self, stage: Stage) -> impl Iterator<Item = Edge> + '_ {
-        let previous = stage.index().checked_sub(1).map(|i| Edge {
-            from: Stage::new(i),
-            to: stage,
-        });
+        let previous =
+            stage.index().checked_sub(1).map(|i| Edge { from: Stage::new(i), to: stage });
         // A skip starts below the neighbour, so the neighbour's edge is always the last.
-        self.skips
-            .iter()
-            .copied()
-            .filter(move |e| e.to == stage)
-            .chain(previous)
+        self.skips.iter().copied().filter(move |e| e.to == stage).chain(previous)
     }
 
     /// The edges out of `stage`, by ascending destination.
     pub fn outgoing(&self, stage: Stage) -> impl Iterator<Item = Edge> + '_ {
         let next = stage.index() + 1;
-        let next = (next < self.stages).then(|| Edge {
-            from: stage,
-            to: Stage::new(next),
-        });
-        next.into_iter()
-            .chain(self.skips.iter().copied().filter(move |e| e.from == stage))
+        let next = (next < self.stages).then(|| Edge { from: stage, to: Stage::new(next) });
+        next.into_iter().chain(self.skips.iter().copied().filter(move |e| e.from == stage))
     }
 
     /// Whether a value travels from `from` to `to`.
@@ -99,18 +82,13 @@ mod tests {
     #[test]
     fn edges_are_listed_in_stage_order() {
         let s = Stage::new;
-        let edges = Edges::chain(4)
-            .with_skip(s(0), s(3))
-            .and_then(|e| e.with_skip(s(1), s(3)));
+        let edges = Edges::chain(4).with_skip(s(0), s(3)).and_then(|e| e.with_skip(s(1), s(3)));
         let edges = edges.expect("legal skips");
         let from: Vec<_> = edges.incoming(s(3)).map(|e| e.from.index()).collect();
         assert_eq!(from, [0, 1, 2]);
         let to: Vec<_> = edges.outgoing(s(0)).map(|e| e.to.index()).collect();
         assert_eq!(to, [1, 3]);
-        assert_eq!(
-            edges.incoming(s(0)).count() + edges.outgoing(s(3)).count(),
-            0
-        );
+        assert_eq!(edges.incoming(s(0)).count() + edges.outgoing(s(3)).count(), 0);
         assert!(
             edges.contains(s(0), s(3)) && edges.contains(s(2), s(3)) && !edges.contains(s(0), s(2))
         );
@@ -120,10 +98,7 @@ mod tests {
     fn a_skip_goes_up_by_at_least_two_stages() {
         let s = Stage::new;
         for (from, to) in [(0, 1), (2, 1), (1, 1), (0, 4)] {
-            assert!(
-                Edges::chain(4).with_skip(s(from), s(to)).is_err(),
-                "{from} to {to}"
-            );
+            assert!(Edges::chain(4).with_skip(s(from), s(to)).is_err(), "{from} to {to}");
         }
     }
 }

@@ -23,9 +23,7 @@ impl ForwardOnly {
     /// As [`Plan::new`]; none for a `training` plan with at least one micro-batch asked for.
     pub fn on_placement_of(training: &Plan, micro_batches: usize) -> Result<Plan, PlanError> {
         if micro_batches == 0 {
-            return Err(PlanError::EmptyShape {
-                what: "micro-batches",
-            });
+            return Err(PlanError::EmptyShape { what: "micro-batches" });
         }
         let rounds = micro_batches.div_ceil(training.ranks());
         Plan::new((0..training.ranks()).map(|rank| {
@@ -51,11 +49,7 @@ impl Schedule for ForwardOnly {
 
     fn plan(&self, shape: Shape) -> Result<Plan, PlanError> {
         shape.check()?;
-        let Shape {
-            ranks,
-            chunks,
-            micro_batches,
-        } = shape;
+        let Shape { ranks, chunks, micro_batches } = shape;
         let rounds = micro_batches.div_ceil(ranks);
         Plan::new((0..ranks).map(|rank| {
             let mut row = Vec::with_capacity(chunks * micro_batches);

@@ -77,9 +77,7 @@ rank 2 |  .   .  2F0 2F1 2F2 2B2 2B1 2B0  .   .
 
     #[test]
     fn forward_drain_grid() {
-        let plan = GPipe::new(Drain::Forward)
-            .plan(Shape::new(2, 3))
-            .expect("a plan");
+        let plan = GPipe::new(Drain::Forward).plan(Shape::new(2, 3)).expect("a plan");
         let grid = "\
 rank 0 | 0F0 0F1 0F2  .   .  0B0 0B1 0B2
 rank 1 |  .  1F0 1F1 1F2 1B0 1B1 1B2  .
@@ -90,16 +88,10 @@ rank 1 |  .  1F0 1F1 1F2 1B0 1B1 1B2  .
 
     #[test]
     fn refuses_shapes_it_cannot_do() {
-        let error = GPipe::default()
-            .plan(Shape::new(2, 3).with_chunks(2))
-            .expect_err("two chunks");
+        let error = GPipe::default().plan(Shape::new(2, 3).with_chunks(2)).expect_err("two chunks");
         assert!(error.to_string().contains("one stage per rank"), "{error}");
         assert!(GPipe::default().plan(Shape::new(0, 3)).is_err());
         assert!(GPipe::default().plan(Shape::new(3, 0)).is_err());
-        assert!(
-            GPipe::default()
-                .plan(Shape::new(usize::MAX, usize::MAX))
-                .is_err()
-        );
+        assert!(GPipe::default().plan(Shape::new(usize::MAX, usize::MAX)).is_err());
     }
 }

@@ -32,13 +32,7 @@ pub(crate) fn slot_grid(plan: &Plan) -> String {
         })
         .collect();
     let length = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = rows
-        .iter()
-        .flatten()
-        .flatten()
-        .map(|a| a.to_string().len())
-        .max()
-        .unwrap_or(1);
+    let width = rows.iter().flatten().flatten().map(|a| a.to_string().len()).max().unwrap_or(1);
     let label = label_width(rows.len());
     let mut out = String::new();
     for (rank, row) in rows.iter().enumerate() {
@@ -69,28 +63,18 @@ where
     let mut lines: Vec<Vec<String>> = Vec::new();
     for (rank, row) in rows.iter().enumerate().take(last_rank + 1).skip(first_rank) {
         let marked = mark.as_ref().filter(|m| m.rank == rank);
-        let mut cells = vec![if first > 0 && !row.is_empty() {
-            "…".to_owned()
-        } else {
-            String::new()
-        }];
+        let mut cells =
+            vec![if first > 0 && !row.is_empty() { "…".to_owned() } else { String::new() }];
         for (position, action) in row.iter().enumerate().take(end).skip(first) {
             let action: Action = (*action).into();
             let here = marked.filter(|m| m.position == position);
             cells.push(match here {
-                Some(Mark {
-                    missing: Some(missing),
-                    ..
-                }) => format!("{action} [{missing}?]"),
+                Some(Mark { missing: Some(missing), .. }) => format!("{action} [{missing}?]"),
                 Some(_) => format!("[{action}]"),
                 None => action.to_string(),
             });
         }
-        if let Some(Mark {
-            position,
-            missing: Some(missing),
-            ..
-        }) = marked
+        if let Some(Mark { position, missing: Some(missing), .. }) = marked
             && *position >= row.len()
         {
             cells.push(format!("[{missing}?]"));
@@ -103,12 +87,7 @@ where
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)
         .map(|c| {
-            lines
-                .iter()
-                .filter_map(|l| l.get(c))
-                .map(|t| t.chars().count())
-                .max()
-                .unwrap_or(0)
+            lines.iter().filter_map(|l| l.get(c)).map(|t| t.chars().count()).max().unwrap_or(0)
         })
         .collect();
     let mut out = String::new();

@@ -22,11 +22,7 @@ impl Schedule for OneFOneB {
 
     fn plan(&self, shape: Shape) -> Result<Plan, PlanError> {
         shape.check_single_chunk(self.name())?;
-        let Shape {
-            ranks,
-            micro_batches,
-            ..
-        } = shape;
+        let Shape { ranks, micro_batches, .. } = shape;
         Plan::new(Stage::first(ranks).map(|stage| {
             // The last of these forwards is the first of the alternation.
             let ahead = (ranks - stage.index()).min(micro_batches);

@@ -7,7 +7,7 @@ use std::fmt;
 use crate::grid::{Mark, cell_grid, slot_grid};
 use crate::progress::check_plan;
 use crate::shape::MAX_ACTIONS;
-use crate::{Action, Compute, ComputeKind, Fault, MicroBatch, PlanError, Rank, Shape, Stage};
+use crate::{Compute, ComputeKind, Fault, MicroBatch, PlanError, Rank, Shape, Stage};
 
 /// Whether a plan trains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -133,10 +133,7 @@ impl Plan {
     /// Whether a backward is split into `I` and `W` anywhere.
     #[must_use]
     pub fn splits_backward(&self) -> bool {
-        self.rows
-            .iter()
-            .flatten()
-            .any(|action| action.kind == ComputeKind::BackwardInput)
+        self.rows.iter().flatten().any(|action| action.kind == ComputeKind::BackwardInput)
     }
 }
 
@@ -160,11 +157,7 @@ where
             .enumerate()
             .filter(|(_, cell)| !cell.is_empty())
             .map(|(position, cell)| {
-                cell.parse().map_err(|source| PlanError::Parse {
-                    rank,
-                    position,
-                    source,
-                })
+                cell.parse().map_err(|source| PlanError::Parse { rank, position, source })
             })
             .collect()
     };
@@ -185,34 +178,22 @@ impl Census {
             return Err(PlanError::EmptyShape { what: "ranks" });
         }
         if let Some(rank) = rows.iter().position(Vec::is_empty) {
-            return Err(PlanError::IdleRank {
-                rank: Rank::new(rank),
-            });
+            return Err(PlanError::IdleRank { rank: Rank::new(rank) });
         }
         let count = |index: fn(&Compute) -> usize| {
-            rows.iter()
-                .flatten()
-                .map(index)
-                .max()
-                .map_or(0, |last| last + 1)
+            rows.iter().flatten().map(index).max().map_or(0, |last| last + 1)
         };
         let stages = count(|a| a.stage.index());
         let micro_batches = count(|a| a.micro_batch.index());
         if actions > MAX_ACTIONS {
-            return Err(PlanError::TooLarge {
-                shape: Shape::new(rows.len(), micro_batches),
-            });
+            return Err(PlanError::TooLarge { shape: Shape::new(rows.len(), micro_batches) });
         }
         let fault = |fault: Fault, rank: usize, position: usize| {
             let missing = match &fault {
                 Fault::Missing(action) => Some(*action),
                 _ => None,
             };
-            let mark = Mark {
-                rank,
-                position,
-                missing,
-            };
+            let mark = Mark { rank, position, missing };
             PlanError::Cell {
                 fault,
                 rank: Rank::new(rank),
@@ -222,10 +203,7 @@ impl Census {
         };
 
         // A number that is far too high would make tables as large as it says; find the gap instead.
-        if stages
-            .checked_mul(micro_batches)
-            .is_none_or(|pairs| pairs > actions)
-        {
+        if stages.checked_mul(micro_batches).is_none_or(|pairs| pairs > actions) {
             let (missing, rank, position) = first_gap(rows, micro_batches);
             return Err(fault(Fault::Missing(missing.into()), rank, position));
         }
@@ -250,11 +228,7 @@ impl Census {
                     let (action, owner) = ((*action).into(), *owner);
                     let rank_id = Rank::new(rank);
                     return Err(fault(
-                        Fault::WrongRank {
-                            action,
-                            rank: rank_id,
-                            owner,
-                        },
+                        Fault::WrongRank { action, rank: rank_id, owner },
                         rank,
                         position,
                     ));
@@ -343,15 +317,9 @@ impl Census {
         }
 
         // Whole pairs that nothing in the rows mentions.
-        let complete = seen
-            .chunks(kinds)
-            .all(|kinds| kinds.iter().any(|&at| at != 0));
+        let complete = seen.chunks(kinds).all(|kinds| kinds.iter().any(|&at| at != 0));
         match placement.into_iter().collect::<Option<Vec<_>>>() {
-            Some(placement) if complete => Ok(Self {
-                placement,
-                micro_batches,
-                mode,
-            }),
+            Some(placement) if complete => Ok(Self { placement, micro_batches, mode }),
             _ => {
                 let (missing, rank, position) = first_gap(rows, micro_batches);
                 Err(fault(Fault::Missing(missing.into()), rank, position))
@@ -361,44 +329,29 @@ impl Census {
 }
 
 fn is_backward(kind: ComputeKind) -> bool {
-    matches!(
-        kind,
-        ComputeKind::Backward | ComputeKind::BackwardInput | ComputeKind::BackwardWeight
-    )
+    matches!(kind, ComputeKind::Backward | ComputeKind::BackwardInput | ComputeKind::BackwardWeight)
 }
 
 /// The first stage and micro-batch without a forward, and where it would be expected: at the end of
 /// the row that holds the stage, or of the last row.
 fn first_gap(rows: &[Vec<Compute>], micro_batches: usize) -> (Compute, usize, usize) {
     let mut forwards: HashMap<Stage, Vec<MicroBatch>> = HashMap::new();
-    for action in rows
-        .iter()
-        .flatten()
-        .filter(|a| a.kind == ComputeKind::Forward)
-    {
-        forwards
-            .entry(action.stage)
-            .or_default()
-            .push(action.micro_batch);
+    for action in rows.iter().flatten().filter(|a| a.kind == ComputeKind::Forward) {
+        forwards.entry(action.stage).or_default().push(action.micro_batch);
     }
     let mut stage = Stage::new(0);
     let micro_batch = loop {
         let mut present = forwards.remove(&stage).unwrap_or_default();
         present.sort_unstable();
         // The first index that isn't its own number is the gap.
-        let gap = present
-            .iter()
-            .enumerate()
-            .position(|(i, m)| m.index() != i)
-            .unwrap_or(present.len());
+        let gap =
+            present.iter().enumerate().position(|(i, m)| m.index() != i).unwrap_or(present.len());
         if gap < micro_batches {
             break MicroBatch::new(gap);
         }
         stage = Stage::new(stage.index() + 1);
     };
-    let rank = rows
-        .iter()
-        .position(|row| row.iter().any(|a| a.stage == stage));
+    let rank = rows.iter().position(|row| row.iter().any(|a| a.stage == stage));
     let rank = rank.unwrap_or(rows.len() - 1);
     (Compute::forward(stage, micro_batch), rank, rows[rank].len())
 }

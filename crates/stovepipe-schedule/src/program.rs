@@ -35,12 +35,7 @@ impl Program {
     pub fn lower(plan: &Plan, edges: &Edges, retention: &Retention) -> Result<Self, PlanError> {
         check_sizes(plan, edges, retention)?;
         let rows = lower_rows(plan, edges, retention)?;
-        Ok(Self {
-            rows,
-            plan: plan.clone(),
-            edges: edges.clone(),
-            retention: retention.clone(),
-        })
+        Ok(Self { rows, plan: plan.clone(), edges: edges.clone(), retention: retention.clone() })
     }
 
     /// Reads rows that already hold communication, as strictly as [`Plan::parse`] reads compute.
@@ -61,10 +56,8 @@ impl Program {
         R: IntoIterator<Item = &'a str>,
     {
         let rows: Vec<Vec<Action>> = parse_rows(rows)?;
-        let plan = Plan::new(
-            rows.iter()
-                .map(|row| row.iter().filter_map(Action::compute).collect()),
-        )?;
+        let plan =
+            Plan::new(rows.iter().map(|row| row.iter().filter_map(Action::compute).collect()))?;
         let edges = edges(plan.stages())?;
         let recomputed: std::collections::HashSet<_> = plan
             .rows()
@@ -78,12 +71,7 @@ impl Program {
             crate::StageRetention::drop_all(usize::from(recomputed.contains(&(stage, m))))
         });
         check_sizes(&plan, &edges, &retention)?;
-        let program = Self {
-            rows,
-            plan,
-            edges,
-            retention,
-        };
+        let program = Self { rows, plan, edges, retention };
         program.check_messages()?;
         check_program(&program.rows, program.plan.placement(), in_flight)?;
         Ok(program)
@@ -172,20 +160,8 @@ impl Program {
                     Fault::Missing(action) => Some(action),
                     _ => None,
                 };
-                let grid = cell_grid(
-                    &self.rows,
-                    Some(Mark {
-                        rank,
-                        position,
-                        missing,
-                    }),
-                );
-                Err(PlanError::Cell {
-                    fault,
-                    rank: Rank::new(rank),
-                    position,
-                    grid,
-                })
+                let grid = cell_grid(&self.rows, Some(Mark { rank, position, missing }));
+                Err(PlanError::Cell { fault, rank: Rank::new(rank), position, grid })
             };
             let mut at = HashMap::new();
             for (position, action) in row.iter().enumerate() {
@@ -194,10 +170,8 @@ impl Program {
                 }
             }
             let mut known = 0;
-            for (position, compute) in row
-                .iter()
-                .enumerate()
-                .filter_map(|(p, a)| Some((p, a.compute()?)))
+            for (position, compute) in
+                row.iter().enumerate().filter_map(|(p, a)| Some((p, a.compute()?)))
             {
                 let (before, after) = self.messages(compute);
                 let early = before.into_iter().map(|m| (Action::Recv(m), true));
@@ -208,17 +182,11 @@ impl Program {
                     };
                     known += 1;
                     if precedes && place > position {
-                        let fault_kind = Fault::OutOfOrder {
-                            early: compute.into(),
-                            late: message,
-                        };
+                        let fault_kind = Fault::OutOfOrder { early: compute.into(), late: message };
                         return fault(fault_kind, position);
                     }
                     if !precedes && place < position {
-                        let fault_kind = Fault::OutOfOrder {
-                            early: message,
-                            late: compute.into(),
-                        };
+                        let fault_kind = Fault::OutOfOrder { early: message, late: compute.into() };
                         return fault(fault_kind, place);
                     }
                 }
@@ -273,39 +241,24 @@ fn check_sizes(plan: &Plan, edges: &Edges, retention: &Retention) -> Result<(), 
 
 /// The messages between ranks that an action needs first, and those it gives rise to.
 fn messages(action: Compute, plan: &Plan, edges: &Edges) -> (Vec<Message>, Vec<Message>) {
-    let Compute {
-        kind,
-        stage,
-        micro_batch,
-    } = action;
+    let Compute { kind, stage, micro_batch } = action;
     let crosses =
         |edge: &Edge| plan.placement()[edge.from.index()] != plan.placement()[edge.to.index()];
     let up = |edge: Edge| {
         let Edge { from, to } = edge;
-        Message {
-            direction: Direction::Forward,
-            from,
-            to,
-            micro_batch,
-        }
+        Message { direction: Direction::Forward, from, to, micro_batch }
     };
     let down = |edge: Edge| {
         let Edge { from: to, to: from } = edge;
-        Message {
-            direction: Direction::Backward,
-            from,
-            to,
-            micro_batch,
-        }
+        Message { direction: Direction::Backward, from, to, micro_batch }
     };
     let incoming = || edges.incoming(stage).filter(crosses);
     let outgoing = || edges.outgoing(stage).filter(crosses);
     match kind {
         ComputeKind::Forward => (incoming().map(up).collect(), outgoing().map(up).collect()),
-        ComputeKind::Backward | ComputeKind::BackwardInput => (
-            outgoing().map(down).collect(),
-            incoming().map(down).collect(),
-        ),
+        ComputeKind::Backward | ComputeKind::BackwardInput => {
+            (outgoing().map(down).collect(), incoming().map(down).collect())
+        }
         ComputeKind::Recompute | ComputeKind::BackwardWeight => (Vec::new(), Vec::new()),
     }
 }
@@ -324,11 +277,7 @@ fn lower_rows(
             .collect();
         let mut actions = Vec::with_capacity(3 * row.len());
         for (position, &action) in row.iter().enumerate() {
-            let Compute {
-                kind,
-                stage,
-                micro_batch,
-            } = action;
+            let Compute { kind, stage, micro_batch } = action;
             let recomputes = retention.of(stage, micro_batch).recomputes();
             if kind == ComputeKind::Recompute && !recomputes {
                 let why = "the retention keeps everything of this micro-batch";
@@ -336,25 +285,12 @@ fn lower_rows(
                     fault: Fault::Unneeded(action.into(), why),
                     rank: Rank::new(rank),
                     position,
-                    grid: cell_grid(
-                        plan.rows(),
-                        Some(Mark {
-                            rank,
-                            position,
-                            missing: None,
-                        }),
-                    ),
+                    grid: cell_grid(plan.rows(), Some(Mark { rank, position, missing: None })),
                 });
             }
             let is_backward = matches!(kind, ComputeKind::Backward | ComputeKind::BackwardInput);
             if is_backward && recomputes && !placed.contains(&(stage, micro_batch)) {
-                actions.push(
-                    Compute {
-                        kind: ComputeKind::Recompute,
-                        ..action
-                    }
-                    .into(),
-                );
+                actions.push(Compute { kind: ComputeKind::Recompute, ..action }.into());
             }
             let (before, after) = messages(action, plan, edges);
             actions.extend(before.into_iter().map(Action::Recv));

@@ -166,26 +166,14 @@ fn refuse_stuck<A: Copy + Into<Action>>(
     let waits: Vec<String> = stuck()
         .take(SHOWN)
         .filter_map(|rank| {
-            Some(format!(
-                "on rank {rank} {}",
-                waits_for(rows[rank][reached[rank]])?
-            ))
+            Some(format!("on rank {rank} {}", waits_for(rows[rank][reached[rank]])?))
         })
         .collect();
     let position = reached[rank];
     Err(PlanError::Cell {
-        fault: Fault::Deadlock {
-            waits: waits.join(", "),
-        },
+        fault: Fault::Deadlock { waits: waits.join(", ") },
         rank: Rank::new(rank),
         position,
-        grid: cell_grid(
-            rows,
-            Some(Mark {
-                rank,
-                position,
-                missing: None,
-            }),
-        ),
+        grid: cell_grid(rows, Some(Mark { rank, position, missing: None })),
     })
 }

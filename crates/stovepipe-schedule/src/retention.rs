@@ -23,9 +23,7 @@ impl StageRetention {
     #[must_use]
     pub fn drop_all(layers: usize) -> Self {
         let whole = 0..layers;
-        Self {
-            dropped: if layers == 0 { Vec::new() } else { vec![whole] },
-        }
+        Self { dropped: if layers == 0 { Vec::new() } else { vec![whole] } }
     }
 
     /// Drops the activations of these segments of layers, counted from the stage's first.
@@ -41,11 +39,7 @@ impl StageRetention {
         let mut end = 0;
         for segment in &dropped {
             if segment.start < end || segment.is_empty() || segment.end > layers {
-                return Err(PlanError::Segments {
-                    stage,
-                    layers,
-                    dropped,
-                });
+                return Err(PlanError::Segments { stage, layers, dropped });
             }
             end = segment.end;
         }
@@ -101,12 +95,7 @@ impl Retention {
                 choice.push(number);
             }
         }
-        Self {
-            patterns,
-            choice,
-            stages,
-            micro_batches,
-        }
+        Self { patterns, choice, stages, micro_batches }
     }
 
     /// What `stage` keeps of `micro_batch`.
@@ -128,12 +117,7 @@ impl Retention {
         ];
         for (unit, found, expected) in sizes {
             if found != expected {
-                return Err(PlanError::Mismatch {
-                    what: "retention",
-                    unit,
-                    found,
-                    expected,
-                });
+                return Err(PlanError::Mismatch { what: "retention", unit, found, expected });
             }
         }
         Ok(())
@@ -160,22 +144,10 @@ mod tests {
     fn equal_patterns_are_stored_once() {
         let plan = GPipe::default().plan(Shape::new(4, 100)).expect("a plan");
         let retention = Retention::from_fn(&plan, |_, m| {
-            if m.index() == 99 {
-                StageRetention::keep_all()
-            } else {
-                StageRetention::drop_all(3)
-            }
+            if m.index() == 99 { StageRetention::keep_all() } else { StageRetention::drop_all(3) }
         });
         assert_eq!(retention.patterns.len(), 2);
-        assert!(
-            retention
-                .of(Stage::new(3), MicroBatch::new(98))
-                .recomputes()
-        );
-        assert!(
-            !retention
-                .of(Stage::new(3), MicroBatch::new(99))
-                .recomputes()
-        );
+        assert!(retention.of(Stage::new(3), MicroBatch::new(98)).recomputes());
+        assert!(!retention.of(Stage::new(3), MicroBatch::new(99)).recomputes());
     }
 }

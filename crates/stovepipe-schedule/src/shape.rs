@@ -24,11 +24,7 @@ impl Shape {
     /// One stage on each rank.
     #[must_use]
     pub fn new(ranks: usize, micro_batches: usize) -> Self {
-        Self {
-            ranks,
-            chunks: 1,
-            micro_batches,
-        }
+        Self { ranks, chunks: 1, micro_batches }
     }
 
     /// `chunks` stages on each rank.
@@ -50,16 +46,10 @@ impl Shape {
     ///
     /// [`PlanError::EmptyShape`] or [`PlanError::TooLarge`].
     pub fn check(&self) -> Result<(), PlanError> {
-        let Self {
-            ranks,
-            chunks,
-            micro_batches,
-        } = *self;
-        for (count, what) in [
-            (ranks, "ranks"),
-            (chunks, "chunks"),
-            (micro_batches, "micro-batches"),
-        ] {
+        let Self { ranks, chunks, micro_batches } = *self;
+        for (count, what) in
+            [(ranks, "ranks"), (chunks, "chunks"), (micro_batches, "micro-batches")]
+        {
             if count == 0 {
                 return Err(PlanError::EmptyShape { what });
             }

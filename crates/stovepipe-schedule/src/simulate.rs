@@ -22,9 +22,8 @@ pub fn simulate(program: &Program, costs: &CostModel) -> Result<Timeline, CostEr
     let owner = |stage: Stage| program.rank_of(stage).index();
     let link = costs.link();
     let mut clock = vec![0.0f64; ranks];
-    let mut spans: Vec<Vec<Span>> = (0..ranks)
-        .map(|rank| Vec::with_capacity(program.row(rank).len()))
-        .collect();
+    let mut spans: Vec<Vec<Span>> =
+        (0..ranks).map(|rank| Vec::with_capacity(program.row(rank).len())).collect();
     let mut arrivals: HashMap<Message, f64> = HashMap::new();
     let mut link_free: HashMap<(usize, usize), f64> = HashMap::new();
 
@@ -54,18 +53,11 @@ pub fn simulate(program: &Program, costs: &CostModel) -> Result<Timeline, CostEr
 
     let flushed = clock.iter().copied().fold(0.0, f64::max);
     let update = |rank: usize| -> f64 {
-        plan.stages_of(rank)
-            .iter()
-            .map(|s| costs.stages()[s.index()].update)
-            .sum()
+        plan.stages_of(rank).iter().map(|s| costs.stages()[s.index()].update).sum()
     };
     let updates = (0..ranks)
         .map(|rank| (plan.mode() == crate::Mode::Training).then(|| flushed..flushed + update(rank)))
         .collect();
     let timeline = Timeline::new(spans, updates);
-    if timeline.makespan().is_finite() {
-        Ok(timeline)
-    } else {
-        Err(CostError::Overflow)
-    }
+    if timeline.makespan().is_finite() { Ok(timeline) } else { Err(CostError::Overflow) }
 }

@@ -33,40 +33,22 @@ pub struct Panel<'a> {
 /// `unit` is written at the axis: `s` for measured times, or whatever the costs are given in.
 #[must_use]
 pub fn render_svg(panels: &[Panel<'_>], unit: &str) -> String {
-    let longest = panels
-        .iter()
-        .map(|p| p.timeline.makespan())
-        .fold(0.0, f64::max);
-    let scale = if longest > 0.0 {
-        (WIDTH - LEFT - RIGHT) / longest
-    } else {
-        0.0
-    };
-    let height = panels
-        .iter()
-        .map(|p| panel_height(p) + PANEL_GAP)
-        .sum::<f64>()
-        + LEGEND;
+    let longest = panels.iter().map(|p| p.timeline.makespan()).fold(0.0, f64::max);
+    let scale = if longest > 0.0 { (WIDTH - LEFT - RIGHT) / longest } else { 0.0 };
+    let height = panels.iter().map(|p| panel_height(p) + PANEL_GAP).sum::<f64>() + LEGEND;
     let mut document = Document::new()
         .set("viewBox", (0, 0, WIDTH, height))
         .set("width", WIDTH)
         .set("height", height)
         .set("font-family", FONT)
-        .add(
-            Rectangle::new()
-                .set("width", WIDTH)
-                .set("height", height)
-                .set("fill", "#ffffff"),
-        );
+        .add(Rectangle::new().set("width", WIDTH).set("height", height).set("fill", "#ffffff"));
     let mut top = 0.0;
     for panel in panels {
         document = document
             .add(draw_panel(panel, scale, unit).set("transform", format!("translate(0 {top})")));
         top += panel_height(panel) + PANEL_GAP;
     }
-    document
-        .add(legend().set("transform", format!("translate({LEFT} {top})")))
-        .to_string()
+    document.add(legend().set("transform", format!("translate({LEFT} {top})"))).to_string()
 }
 
 fn panel_height(panel: &Panel<'_>) -> f64 {
@@ -74,11 +56,7 @@ fn panel_height(panel: &Panel<'_>) -> f64 {
 }
 
 fn text(x: f64, y: f64, size: f64, content: impl Into<String>) -> Text {
-    Text::new(content)
-        .set("x", x)
-        .set("y", y)
-        .set("font-size", size)
-        .set("fill", INK)
+    Text::new(content).set("x", x).set("y", y).set("font-size", size).set("fill", INK)
 }
 
 fn rectangle(x: f64, y: f64, width: f64, height: f64, fill: &str) -> Rectangle {
@@ -110,22 +88,13 @@ fn draw_panel(panel: &Panel<'_>, scale: f64, unit: &str) -> Group {
             group = draw_span(group, span, y, scale, unit);
         }
         if let Some(update) = timeline.update(rank).filter(|u| u.end > u.start) {
-            let (x, w) = (
-                LEFT + update.start * scale,
-                (update.end - update.start) * scale,
-            );
+            let (x, w) = (LEFT + update.start * scale, (update.end - update.start) * scale);
             let hint = format!("update, {}", time(update.end - update.start, unit));
             let bar = rectangle(x, y, w, ROW, "#3e4c59").add(Title::new(hint));
             group = group.add(bar);
         }
     }
-    axis(
-        group,
-        TITLE + timeline.ranks() as f64 * (ROW + ROW_GAP),
-        timeline.makespan(),
-        scale,
-        unit,
-    )
+    axis(group, TITLE + timeline.ranks() as f64 * (ROW + ROW_GAP), timeline.makespan(), scale, unit)
 }
 
 fn draw_span(mut group: Group, span: &Span, y: f64, scale: f64, unit: &str) -> Group {
@@ -133,11 +102,7 @@ fn draw_span(mut group: Group, span: &Span, y: f64, scale: f64, unit: &str) -> G
         return group;
     };
     let (x, width) = (LEFT + span.start * scale, span.duration() * scale);
-    let hint = format!(
-        "{compute}, {} to {}",
-        time(span.start, unit),
-        time(span.end, unit)
-    );
+    let hint = format!("{compute}, {} to {}", time(span.start, unit), time(span.end, unit));
     let (fill, ink) = colour(compute);
     let bar = rectangle(x, y, width, ROW, &fill)
         .set("stroke", "#ffffff")
@@ -146,18 +111,9 @@ fn draw_span(mut group: Group, span: &Span, y: f64, scale: f64, unit: &str) -> G
     group = group.add(bar);
     if width >= LABEL_MIN {
         let size = (width / 3.2).clamp(7.0, 12.0);
-        let label = text(
-            x + width / 2.0,
-            y + ROW / 2.0 + size * 0.35,
-            size,
-            compute.to_string(),
-        );
-        group = group.add(
-            label
-                .set("text-anchor", "middle")
-                .set("fill", ink)
-                .set("pointer-events", "none"),
-        );
+        let label = text(x + width / 2.0, y + ROW / 2.0 + size * 0.35, size, compute.to_string());
+        group = group
+            .add(label.set("text-anchor", "middle").set("fill", ink).set("pointer-events", "none"));
     }
     group
 }
@@ -178,12 +134,7 @@ fn colour(compute: Compute) -> (String, &'static str) {
 /// Ticks at round numbers, at most ten of them.
 fn axis(mut group: Group, y: f64, makespan: f64, scale: f64, unit: &str) -> Group {
     let line = |x1: f64, x2: f64, y2: f64| {
-        Line::new()
-            .set("x1", x1)
-            .set("x2", x2)
-            .set("y1", y)
-            .set("y2", y2)
-            .set("stroke", "#7b8794")
+        Line::new().set("x1", x1).set("x2", x2).set("y1", y).set("y2", y2).set("stroke", "#7b8794")
     };
     group = group.add(line(LEFT, LEFT + makespan * scale, y));
     if makespan <= 0.0 || !makespan.is_finite() {
@@ -191,20 +142,13 @@ fn axis(mut group: Group, y: f64, makespan: f64, scale: f64, unit: &str) -> Grou
     }
     let rough = makespan / 10.0;
     let magnitude = 10f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0]
-        .map(|f| f * magnitude)
-        .into_iter()
-        .find(|s| *s >= rough);
+    let step = [1.0, 2.0, 5.0, 10.0].map(|f| f * magnitude).into_iter().find(|s| *s >= rough);
     let step = step.unwrap_or(10.0 * magnitude);
     let ticks = (makespan / step).floor() as usize;
     for tick in 0..=ticks {
         let value = tick as f64 * step;
         let x = LEFT + value * scale;
-        let label = if tick == ticks {
-            time(value, unit)
-        } else {
-            time(value, "")
-        };
+        let label = if tick == ticks { time(value, unit) } else { time(value, "") };
         group = group
             .add(line(x, x, y + 5.0))
             .add(text(x, y + 18.0, 11.0, label).set("text-anchor", "middle"));
@@ -214,11 +158,8 @@ fn axis(mut group: Group, y: f64, makespan: f64, scale: f64, unit: &str) -> Grou
 
 fn time(value: f64, unit: &str) -> String {
     // Up to four digits that mean something, without a tail of zeros.
-    let decimals = if value == 0.0 {
-        0
-    } else {
-        (3 - value.abs().log10().floor() as i32).clamp(0, 9)
-    };
+    let decimals =
+        if value == 0.0 { 0 } else { (3 - value.abs().log10().floor() as i32).clamp(0, 9) };
     let mut text = format!("{value:.*}", decimals as usize);
     if text.contains('.') {
         text.truncate(text.trim_end_matches('0').trim_end_matches('.').len());
@@ -246,15 +187,10 @@ fn legend() -> Group {
         .into_iter()
         .zip(names)
         .map(|(kind, name)| (colour(Compute::new(kind, s, m)).0, name))
-        .chain([
-            ("#3e4c59".to_owned(), "update"),
-            ("#edf0f3".to_owned(), "idle"),
-        ]);
+        .chain([("#3e4c59".to_owned(), "update"), ("#edf0f3".to_owned(), "idle")]);
     for (fill, name) in boxes {
         group =
-            group
-                .add(rectangle(x, 0.0, 16.0, 16.0, &fill))
-                .add(text(x + 22.0, 12.5, 12.0, name));
+            group.add(rectangle(x, 0.0, 16.0, 16.0, &fill)).add(text(x + 22.0, 12.5, 12.0, name));
         x += 44.0 + 6.6 * name.len() as f64;
     }
     group.add(text(x, 12.5, 12.0, "one hue for each micro-batch").set("fill", "#7b8794"))
@@ -271,36 +207,19 @@ mod tests {
         let program =
             Program::lower(&plan, &Edges::chain(2), &Retention::keep_all(&plan)).expect("lowers");
         let timeline = simulate(&program, &CostModel::uniform(2, 1.0, 2.0)).expect("simulates");
-        let panel = Panel {
-            title: "predicted",
-            timeline: &timeline,
-        };
+        let panel = Panel { title: "predicted", timeline: &timeline };
         let picture = render_svg(&[panel, panel], "s");
         for action in plan.rows().iter().flatten() {
-            assert_eq!(
-                picture.matches(&format!("{action}, ")).count(),
-                2,
-                "{action}"
-            );
+            assert_eq!(picture.matches(&format!("{action}, ")).count(), 2, "{action}");
         }
-        assert!(
-            picture.contains("predicted: 15 s, bubble 20.0% of total time"),
-            "{picture}"
-        );
+        assert!(picture.contains("predicted: 15 s, bubble 20.0% of total time"), "{picture}");
     }
 
     #[test]
     fn an_empty_timeline_is_still_a_picture() {
         let timeline = Timeline::new(vec![Vec::new(); 2], vec![None; 2]);
         assert!(
-            render_svg(
-                &[Panel {
-                    title: "empty",
-                    timeline: &timeline
-                }],
-                "s"
-            )
-            .contains("rank 1")
+            render_svg(&[Panel { title: "empty", timeline: &timeline }], "s").contains("rank 1")
         );
     }
 

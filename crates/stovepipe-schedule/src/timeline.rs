@@ -73,10 +73,7 @@ impl Timeline {
     #[must_use]
     pub fn busy(&self, rank: usize) -> f64 {
         let computed = self.compute_spans(rank).map(Span::duration).sum::<f64>();
-        computed
-            + self
-                .update(rank)
-                .map_or(0.0, |update| update.end - update.start)
+        computed + self.update(rank).map_or(0.0, |update| update.end - update.start)
     }
 
     /// Time between the step's start and end in which `rank` didn't compute.
@@ -117,8 +114,6 @@ impl Timeline {
     }
 
     pub(crate) fn compute_spans(&self, rank: usize) -> impl Iterator<Item = &Span> {
-        self.ranks[rank]
-            .iter()
-            .filter(|span| span.action.compute().is_some())
+        self.ranks[rank].iter().filter(|span| span.action.compute().is_some())
     }
 }

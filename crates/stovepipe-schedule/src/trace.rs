@@ -69,12 +69,7 @@ mod tests {
         let trace: Value =
             serde_json::from_str(&render_trace(&[("run", &timeline)], 1e-3)).expect("json");
         let events = trace["traceEvents"].as_array().expect("events");
-        let find = |name: &str| {
-            events
-                .iter()
-                .find(|e| e["name"] == name)
-                .expect("the event")
-        };
+        let find = |name: &str| events.iter().find(|e| e["name"] == name).expect("the event");
         assert_eq!(find("1F0")["ts"], 1000.0);
         assert_eq!(find("1F0")["dur"], 1000.0);
         assert_eq!(find("1F0")["cat"], "forward");

@@ -76,13 +76,13 @@ impl Check {
     /// Which rule was broken and how.
     pub async fn run(&self, endpoint: &Endpoint, step: u64) -> Verdict {
         let verdict = (self.act)(endpoint, step).await;
-        verdict.map_err(|broken| {
-            let broken = format!("{}: {broken}", self.name);
+        if let Err(broken) = &verdict {
+            let reason = format!("{}: {broken}", self.name);
             for step in step..step + STEPS {
-                endpoint.abort(step, &broken);
+                endpoint.abort(step, &reason);
             }
-            broken
-        })
+        }
+        verdict
     }
 }
 
@@ -123,7 +123,8 @@ pub fn checks() -> Vec<Check> {
 /// Which rule was broken and how.
 pub async fn run_rank(endpoint: &Endpoint, step: u64) -> Verdict {
     for (check, step) in checks().iter().zip((step..).step_by(STEPS as usize)) {
-        check.run(endpoint, step).await?;
+        let verdict = check.run(endpoint, step).await;
+        verdict.map_err(|broken| format!("{}: {broken}", check.name))?;
     }
     Ok(())
 }
@@ -155,13 +156,13 @@ pub fn run_all_within<T: Transport<Vec<u8>> + 'static>(
                 made => Err(format!("asked for {ranks} endpoints and got {made}")),
             }
         };
-        let place = |broken| format!("with {ranks} ranks: {broken}");
         for check in checks() {
             let act = async move |endpoint: &Endpoint, step| check.run(endpoint, step).await;
-            on_threads(group()?, limit, act).map_err(place)?;
+            on_threads(group()?, limit, act)
+                .map_err(|broken| format!("{}, {ranks} ranks: {broken}", check.name))?;
         }
         on_threads(group()?, limit, run_rank)
-            .map_err(|broken| format!("all checks in a row, {}", place(broken)))?;
+            .map_err(|broken| format!("all checks in a row, {ranks} ranks: {broken}"))?;
     }
     Ok(())
 }
@@ -222,9 +223,7 @@ where
 
 fn message(panic: &(dyn Any + Send)) -> &str {
     let owned = panic.downcast_ref::<String>().map(String::as_str);
-    owned
-        .or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("no message")
+    owned.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }
 
 type Report<T> = (usize, Verdict, Option<T>);
@@ -241,20 +240,11 @@ fn collect<T>(ranks: usize, limit: Duration, reports: &mpsc::Receiver<Report<T>>
         verdicts[rank] = Some(verdict);
         kept.extend(endpoint);
     }
-    let broken = verdicts
-        .into_iter()
-        .enumerate()
-        .filter_map(|(rank, verdict)| match verdict {
-            Some(Ok(())) => None,
-            Some(Err(broken)) => Some(format!("rank {rank}: {broken}")),
-            None => Some(format!(
-                "rank {rank}: not done within {limit:?}, so it hangs"
-            )),
-        });
+    let broken = verdicts.into_iter().enumerate().filter_map(|(rank, verdict)| match verdict {
+        Some(Ok(())) => None,
+        Some(Err(broken)) => Some(format!("rank {rank}: {broken}")),
+        None => Some(format!("rank {rank}: not done within {limit:?}, so it hangs")),
+    });
     let broken: Vec<String> = broken.collect();
-    if broken.is_empty() {
-        Ok(())
-    } else {
-        Err(broken.join("; "))
-    }
+    if broken.is_empty() { Ok(()) } else { Err(broken.join("; ")) }
 }

@@ -19,11 +19,7 @@ pub(crate) struct After<V> {
 
 impl<V> After<V> {
     pub(crate) fn new() -> Self {
-        Self {
-            wake: Vec::new(),
-            stale: Vec::new(),
-            discarded: Vec::new(),
-        }
+        Self { wake: Vec::new(), stale: Vec::new(), discarded: Vec::new() }
     }
 
     pub(crate) fn run(self) {
@@ -76,11 +72,7 @@ impl<V> Group<V> {
             inbox: HashMap::new(),
             waiting: HashMap::new(),
         });
-        Self {
-            members: members.collect(),
-            aborts: BTreeMap::new(),
-            rounds: BTreeMap::new(),
-        }
+        Self { members: members.collect(), aborts: BTreeMap::new(), rounds: BTreeMap::new() }
     }
 
     /// Whether `me` may still act in `step`.
@@ -89,11 +81,9 @@ impl<V> Group<V> {
             return Err(TransportError::Ended { step });
         }
         match self.aborts.get(&step) {
-            Some(abort) => Err(TransportError::Aborted {
-                step,
-                by: abort.by,
-                reason: abort.reason.clone(),
-            }),
+            Some(abort) => {
+                Err(TransportError::Aborted { step, by: abort.by, reason: abort.reason.clone() })
+            }
             None => Ok(()),
         }
     }
@@ -118,9 +108,7 @@ impl<V> Group<V> {
         value: V,
         after: &mut After<V>,
     ) -> Result<(), TransportError> {
-        let allowed = self
-            .open(me, tag.step)
-            .and_then(|()| self.present(to, tag.step));
+        let allowed = self.open(me, tag.step).and_then(|()| self.present(to, tag.step));
         if let Err(error) = allowed {
             after.discarded.push(value);
             return Err(error);
@@ -185,10 +173,10 @@ impl<V> Group<V> {
             return Poll::Ready(Err(error));
         }
         let ranks = self.members.len();
-        let current = self.rounds.entry((step, round)).or_insert_with(|| Round {
-            parts: vec![None; ranks],
-            waiting: vec![None; ranks],
-        });
+        let current = self
+            .rounds
+            .entry((step, round))
+            .or_insert_with(|| Round { parts: vec![None; ranks], waiting: vec![None; ranks] });
         let joins = bytes.is_some();
         if let Some(bytes) = bytes.take() {
             if current.parts[me].is_some() {
@@ -228,10 +216,7 @@ impl<V> Group<V> {
         let reason = reason.to_string();
         self.aborts.insert(step, Abort { by: me, reason });
         for member in &self.members {
-            let affected = member
-                .waiting
-                .iter()
-                .filter(|((_, tag), _)| tag.step == step);
+            let affected = member.waiting.iter().filter(|((_, tag), _)| tag.step == step);
             after.wake.extend(affected.map(|(_, waker)| waker.clone()));
         }
         self.wake_rounds(step..=step, after);
@@ -249,9 +234,7 @@ impl<V> Group<V> {
     pub(crate) fn leave(&mut self, me: usize, after: &mut After<V>) {
         let member = &mut self.members[me];
         member.gone = true;
-        after
-            .discarded
-            .extend(member.inbox.drain().map(|(_, value)| value));
+        after.discarded.extend(member.inbox.drain().map(|(_, value)| value));
         self.wake_dependants(me, u64::MAX, after);
         self.release(after);
     }

@@ -39,11 +39,7 @@ impl<V: Send + 'static> InProcess<V> {
     /// The endpoints of a new group, in rank order.
     pub fn group(ranks: usize) -> Vec<Self> {
         let group = Arc::new(Mutex::new(Group::new(ranks)));
-        let endpoint = |rank| Self {
-            rank,
-            ranks,
-            group: Arc::clone(&group),
-        };
+        let endpoint = |rank| Self { rank, ranks, group: Arc::clone(&group) };
         (0..ranks).map(endpoint).collect()
     }
 
@@ -88,12 +84,7 @@ impl<V: Send + 'static> Transport<V> for InProcess<V> {
 
     async fn recv(&self, from: usize, tag: Tag) -> Result<V, TransportError> {
         self.peer(from)?;
-        let receive = Receive {
-            endpoint: self,
-            from,
-            tag,
-            registered: false,
-        };
+        let receive = Receive { endpoint: self, from, tag, registered: false };
         receive.await
     }
 
@@ -159,8 +150,7 @@ impl<V: Send + 'static> Drop for Receive<'_, V> {
     fn drop(&mut self) {
         if self.registered {
             let (me, from, tag) = (self.endpoint.rank, self.from, self.tag);
-            self.endpoint
-                .with(|group, after| group.forget_recv(me, from, tag, after));
+            self.endpoint.with(|group, after| group.forget_recv(me, from, tag, after));
         }
     }
 }
@@ -190,8 +180,7 @@ impl<V: Send + 'static> Drop for AllGather<'_, V> {
     fn drop(&mut self) {
         if self.registered {
             let (me, round) = (self.endpoint.rank, self.round);
-            self.endpoint
-                .with(|group, after| group.forget_all_gather(me, round, after));
+            self.endpoint.with(|group, after| group.forget_all_gather(me, round, after));
         }
     }
 }
@@ -204,13 +193,7 @@ mod tests {
     use crate::Direction;
 
     fn tag(step: u64, micro_batch: u32) -> Tag {
-        Tag {
-            step,
-            micro_batch,
-            from_stage: 0,
-            to_stage: 1,
-            direction: Direction::Forward,
-        }
+        Tag { step, micro_batch, from_stage: 0, to_stage: 1, direction: Direction::Forward }
     }
 
     #[test]

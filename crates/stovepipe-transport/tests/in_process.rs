@@ -13,13 +13,7 @@ use stovepipe_transport::{
 };
 
 fn tag(step: u64, micro_batch: u32) -> Tag {
-    Tag {
-        step,
-        micro_batch,
-        from_stage: 0,
-        to_stage: 1,
-        direction: Direction::Forward,
-    }
+    Tag { step, micro_batch, from_stage: 0, to_stage: 1, direction: Direction::Forward }
 }
 
 fn pair<V: Send + 'static>() -> (InProcess<V>, InProcess<V>) {
@@ -73,11 +67,7 @@ fn an_abort_outlives_the_rank_that_called_it() {
     right.abort(0, "device lost");
     right.end_step(0);
     drop(right);
-    let aborted = TransportError::Aborted {
-        step: 0,
-        by: 1,
-        reason: "device lost".to_string(),
-    };
+    let aborted = TransportError::Aborted { step: 0, by: 1, reason: "device lost".to_string() };
     assert_eq!(block_on(left.recv(1, tag(0, 0))), Err(aborted));
     let later = block_on(left.recv(1, tag(1, 0)));
     assert_eq!(later, Err(TransportError::PeerGone { rank: 1 }));
@@ -125,10 +115,7 @@ fn misuse_is_reported() {
     let mut recv = right.recv(0, tag(0, 1));
     assert!((&mut recv).now_or_never().is_none());
     let second = block_on(right.recv(0, tag(0, 1)));
-    assert_eq!(
-        second,
-        Err(TransportError::AlreadyReceiving { tag: tag(0, 1) })
-    );
+    assert_eq!(second, Err(TransportError::AlreadyReceiving { tag: tag(0, 1) }));
     block_on(left.send(1, tag(0, 1), 3)).expect("a send");
     assert_eq!(block_on(recv), Ok(3));
 
@@ -153,38 +140,18 @@ fn no_value_outlives_its_step() {
 
     let (unclaimed, aborted, next) = (send(0, 0), send(1, 0), send(2, 0));
     left.abort(1, "enough");
-    assert_eq!(
-        send(1, 1).strong_count(),
-        0,
-        "a refused send keeps its value"
-    );
+    assert_eq!(send(1, 1).strong_count(), 0, "a refused send keeps its value");
     right.end_step(1);
-    assert_eq!(
-        unclaimed.strong_count(),
-        0,
-        "an unclaimed value outlives its step"
-    );
-    assert_eq!(
-        aborted.strong_count(),
-        0,
-        "a value outlives its aborted step"
-    );
-    assert_eq!(
-        send(1, 2).strong_count(),
-        0,
-        "a value arrives after its step"
-    );
+    assert_eq!(unclaimed.strong_count(), 0, "an unclaimed value outlives its step");
+    assert_eq!(aborted.strong_count(), 0, "a value outlives its aborted step");
+    assert_eq!(send(1, 2).strong_count(), 0, "a value arrives after its step");
     assert_eq!(next.strong_count(), 1, "a value of the next step is lost");
 
     drop(block_on(right.recv(0, tag(2, 0))).expect("a value"));
     assert_eq!(next.strong_count(), 0, "a received value is kept");
     let inherited = send(2, 1);
     drop(right);
-    assert_eq!(
-        inherited.strong_count(),
-        0,
-        "a dropped endpoint keeps a value"
-    );
+    assert_eq!(inherited.strong_count(), 0, "a dropped endpoint keeps a value");
 }
 
 /// A value whose drop uses the transport: it must not run while the group is locked.

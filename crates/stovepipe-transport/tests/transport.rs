@@ -5,13 +5,8 @@ use std::sync::Arc;
 use futures::executor::block_on;
 use stovepipe_transport::{Direction, Tag, Transport, TransportError, channels};
 
-const TAG: Tag = Tag {
-    step: 3,
-    micro_batch: 1,
-    from_stage: 0,
-    to_stage: 1,
-    direction: Direction::Forward,
-};
+const TAG: Tag =
+    Tag { step: 3, micro_batch: 1, from_stage: 0, to_stage: 1, direction: Direction::Forward };
 
 #[test]
 fn the_trait_is_dyn_compatible() {
@@ -40,29 +35,15 @@ fn futures_and_endpoints_may_change_threads() {
 
 #[test]
 fn tags_print_all_their_fields() {
-    assert_eq!(
-        TAG.to_string(),
-        "step 3, micro-batch 1, stage 0 -> 1, forward"
-    );
-    let back = Tag {
-        from_stage: 1,
-        to_stage: 0,
-        direction: Direction::Backward,
-        ..TAG
-    };
-    assert_eq!(
-        back.to_string(),
-        "step 3, micro-batch 1, stage 1 -> 0, backward"
-    );
+    assert_eq!(TAG.to_string(), "step 3, micro-batch 1, stage 0 -> 1, forward");
+    let back = Tag { from_stage: 1, to_stage: 0, direction: Direction::Backward, ..TAG };
+    assert_eq!(back.to_string(), "step 3, micro-batch 1, stage 1 -> 0, backward");
 }
 
 #[test]
 fn errors_name_what_they_are_about() {
-    let aborted = TransportError::Aborted {
-        step: 7,
-        by: 2,
-        reason: "stage 5 panicked".to_string(),
-    };
+    let aborted =
+        TransportError::Aborted { step: 7, by: 2, reason: "stage 5 panicked".to_string() };
     let text = aborted.to_string();
     for part in ["step 7", "rank 2", "stage 5 panicked"] {
         assert!(text.contains(part), "{part:?} is not in {text:?}");

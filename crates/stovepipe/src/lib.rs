@@ -54,8 +54,8 @@ pub use stovepipe_transport as transport;
 /// What most programs need.
 pub mod prelude {
     pub use stovepipe_burn::{
-        Backend, Context, CrossEntropy, Layer, LayerCosts, Loss, LossSum, MeanSquaredError, Pipeline,
-        Sequential,
+        Backend, Context, CrossEntropy, Layer, LayerCosts, Loss, LossSum, MeanSquaredError,
+        Pipeline, Sequential,
     };
     pub use stovepipe_checkpoint::{Always, CheckpointPolicy, ExceptLast, Never};
     #[cfg(feature = "flex")]

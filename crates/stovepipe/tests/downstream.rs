@@ -9,7 +9,8 @@ fn schedules_and_partitioners_can_come_from_elsewhere() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let downstream = here.join("tests/downstream");
     // The same versions as ours, so that builds are shared; cargo drops what isn't needed.
-    std::fs::copy(here.join("../../Cargo.lock"), downstream.join("Cargo.lock")).expect("the lock file");
+    std::fs::copy(here.join("../../Cargo.lock"), downstream.join("Cargo.lock"))
+        .expect("the lock file");
     let output = Command::new(env!("CARGO"))
         .args(["run", "--quiet", "--offline", "--package", "my-training", "--target-dir"])
         .arg(target())

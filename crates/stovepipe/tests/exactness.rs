@@ -47,8 +47,18 @@ fn every_bit_is_that_of_one_stage() {
             for (order, schedule) in schedules() {
                 for stages in 1..=4 {
                     for policy in policies() {
-                        let setup = Setup { stages, micro_batches, schedule: schedule(), policy: policy(), threads: 1 };
-                        let what = format!("{} {} at {stages}x{micro_batches}, {samples} samples", schedule().name(), policy().name());
+                        let setup = Setup {
+                            stages,
+                            micro_batches,
+                            schedule: schedule(),
+                            policy: policy(),
+                            threads: 1,
+                        };
+                        let what = format!(
+                            "{} {} at {stages}x{micro_batches}, {samples} samples",
+                            schedule().name(),
+                            policy().name()
+                        );
                         let found = train(build(setup), samples);
                         let reference = expected.entry(order).or_insert_with(|| found.clone());
                         assert!(found == *reference, "other bits: {what}");
@@ -61,7 +71,9 @@ fn every_bit_is_that_of_one_stage() {
 
 #[test]
 fn threads_change_no_bit() {
-    let run = |threads| train(build(Setup { stages: 2, micro_batches: 3, threads, ..Setup::default() }), 8);
+    let run = |threads| {
+        train(build(Setup { stages: 2, micro_batches: 3, threads, ..Setup::default() }), 8)
+    };
     assert!(run(1) == run(3));
 }
 
@@ -98,11 +110,14 @@ fn the_gradient_is_that_of_plain_burn() {
         .expect("a pipeline");
     let parameters = pipeline.parameters().expect("parameters");
     let device = Device::flex().autodiff();
-    let matrix = |name: &str| Tensor::<2>::from_data(parameters[name].clone(), &device).require_grad();
-    let vector = |name: &str| Tensor::<1>::from_data(parameters[name].clone(), &device).require_grad();
+    let matrix =
+        |name: &str| Tensor::<2>::from_data(parameters[name].clone(), &device).require_grad();
+    let vector =
+        |name: &str| Tensor::<1>::from_data(parameters[name].clone(), &device).require_grad();
     let (w1, b1, w2, b2) =
         (matrix("up.weight"), vector("up.bias"), matrix("down.weight"), vector("down.bias"));
-    let hidden = (Tensor::from_inner(x.clone()).matmul(w1.clone()) + b1.clone().unsqueeze()).powi_scalar(2);
+    let hidden =
+        (Tensor::from_inner(x.clone()).matmul(w1.clone()) + b1.clone().unsqueeze()).powi_scalar(2);
     let output = hidden.matmul(w2.clone()) + b2.clone().unsqueeze();
     let loss = (output - Tensor::from_inner(y.clone())).powi_scalar(2).mean();
     let grads = loss.backward();
@@ -151,9 +166,12 @@ fn losses_are_averaged_over_the_mini_batch() {
         .build()
         .expect("a pipeline");
     let device = Device::flex();
-    let done = pipeline.step(Tensor::ones([2, 1], &device), Tensor::zeros([2, 1], &device)).expect("a step");
+    let done = pipeline
+        .step(Tensor::ones([2, 1], &device), Tensor::zeros([2, 1], &device))
+        .expect("a step");
     assert_eq!((done.loss, done.weight, done.micro_batches), (1.0, 2.0, 2));
-    let weight: Vec<f32> = pipeline.parameters().expect("parameters")["first.weight"].iter::<f32>().collect();
+    let weight: Vec<f32> =
+        pipeline.parameters().expect("parameters")["first.weight"].iter::<f32>().collect();
     assert!((weight[0] - 0.8).abs() < 1e-7, "{weight:?}");
 }
 
@@ -196,7 +214,12 @@ fn a_weight_used_twice_gets_both_gradients() {
 fn small_and_uneven_batches_use_what_they_have() {
     for (samples, asked, used) in [(7, 4, 4), (2, 4, 2), (5, 4, 4), (8, 3, 3)] {
         for policy in policies() {
-            let mut pipeline = build(Setup { stages: 3, micro_batches: asked, policy: policy(), ..Setup::default() });
+            let mut pipeline = build(Setup {
+                stages: 3,
+                micro_batches: asked,
+                policy: policy(),
+                ..Setup::default()
+            });
             let (x, y) = batch(samples, 0);
             let done = pipeline.step(x, y).expect("a step");
             assert_eq!(done.micro_batches, used);
@@ -223,14 +246,17 @@ fn training_evaluation_and_prediction_in_any_order() {
     for _ in 0..2 {
         same.step(x.clone(), y.clone()).expect("a step");
     }
-    let (a, b) = (pipeline.parameters().expect("parameters"), same.parameters().expect("parameters"));
+    let (a, b) =
+        (pipeline.parameters().expect("parameters"), same.parameters().expect("parameters"));
     assert!(bits(&a) == bits(&b));
 }
 
 #[test]
 fn initial_parameters_depend_on_seed_and_name_only() {
     let parameters = |stages| {
-        build(Setup { stages, micro_batches: 4, ..Setup::default() }).parameters().expect("parameters")
+        build(Setup { stages, micro_batches: 4, ..Setup::default() })
+            .parameters()
+            .expect("parameters")
     };
     let one = parameters(1);
     assert_eq!(one.len(), 18);
@@ -245,8 +271,12 @@ fn token_ids_travel_as_integers() {
     let model = Sequential::<Tensor<2, Int>>::new()
         .push_fn("shift", |ids: Tensor<2, Int>| ids + 1)
         .push_fn("float", |ids: Tensor<2, Int>| ids.float());
-    let mut pipeline =
-        Pipeline::builder(model).backend(Flex::new()).stages(2).micro_batches(2).build().expect("a pipeline");
+    let mut pipeline = Pipeline::builder(model)
+        .backend(Flex::new())
+        .stages(2)
+        .micro_batches(2)
+        .build()
+        .expect("a pipeline");
     let ids = Tensor::<2, Int>::from_data([[1, 2], [3, 4], [5, 6]], &Device::flex());
     let output = pipeline.predict(ids).expect("predicts");
     assert_eq!(output.to_data().iter::<f32>().collect::<Vec<_>>(), [2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);

@@ -45,7 +45,11 @@ impl Layer for Fragile {
     }
 }
 
-fn pipeline(wrong_shape: bool, optimizer: ModuleOptimizer, staged: bool) -> Pipeline<Tensor<2>, Tensor<2>, Tensor<2>> {
+fn pipeline(
+    wrong_shape: bool,
+    optimizer: ModuleOptimizer,
+    staged: bool,
+) -> Pipeline<Tensor<2>, Tensor<2>, Tensor<2>> {
     let linear = |device: &Device| LinearConfig::new(3, 3).init(device);
     let model = Sequential::<Tensor<2>>::new()
         .push_module("before", linear, |m, x: Tensor<2>| m.forward(x))
@@ -67,7 +71,8 @@ fn pipeline(wrong_shape: bool, optimizer: ModuleOptimizer, staged: bool) -> Pipe
 
 fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(0, |tasks| {
-        let names = tasks.flatten().filter_map(|t| std::fs::read_to_string(t.path().join("comm")).ok());
+        let names =
+            tasks.flatten().filter_map(|t| std::fs::read_to_string(t.path().join("comm")).ok());
         names.filter(|name| name.starts_with("stovepipe-")).count()
     })
 }
@@ -96,7 +101,10 @@ fn a_layer_that_panics_or_returns_a_wrong_shape() {
             for _ in 0..2 {
                 untouched.step(x.clone(), y.clone()).expect("a step");
             }
-            assert!(bits(&pipeline.parameters().expect("parameters")) == bits(&untouched.parameters().expect("parameters")));
+            assert!(
+                bits(&pipeline.parameters().expect("parameters"))
+                    == bits(&untouched.parameters().expect("parameters"))
+            );
         }
     }
     assert_eq!(threads(), 0);
@@ -174,7 +182,10 @@ fn a_failure_inside_the_update() {
             let mut untouched = self::pipeline(false, FragileSgd { fuse }.into(), true);
             assert!(bits(&untouched.parameters().expect("parameters")) == before);
             untouched.step(x.clone(), y.clone()).expect("a step");
-            assert!(bits(&pipeline.parameters().expect("parameters")) == bits(&untouched.parameters().expect("parameters")));
+            assert!(
+                bits(&pipeline.parameters().expect("parameters"))
+                    == bits(&untouched.parameters().expect("parameters"))
+            );
         } else {
             let error = again.expect_err("refuses").to_string();
             assert!(error.contains("an earlier update failed half-way"), "{error}");
@@ -217,7 +228,8 @@ fn incomplete_and_impossible_pipelines_are_refused_with_advice() {
         result.err().map(|error: BuildError| error.to_string()).unwrap_or_default()
     };
     type Target = stovepipe::NoLoss;
-    let refused = |result: Result<Pipeline<Tensor<2>, Tensor<2>, Target>, BuildError>, advice: &str| {
+    let refused = |result: Result<Pipeline<Tensor<2>, Tensor<2>, Target>, BuildError>,
+                   advice: &str| {
         let text = message(result);
         assert!(text.contains(advice), "{text}");
     };
@@ -225,13 +237,22 @@ fn incomplete_and_impossible_pipelines_are_refused_with_advice() {
     refused(Pipeline::builder(model()).backend(Flex::new()).stages(0).build(), "give at least 1");
     refused(Pipeline::builder(model()).backend(Flex::new()).stages(3).build(), "3");
     refused(Pipeline::builder(model()).backend(Flex::new()).micro_batches(0).build(), "at least 1");
-    refused(Pipeline::builder(model()).backend(Flex::new()).stages(2).chunks(2).build(), "one stage per rank");
     refused(
-        Pipeline::builder(model()).backend(Flex::new()).layer_costs(LayerCosts::Given(vec![1.0])).build(),
+        Pipeline::builder(model()).backend(Flex::new()).stages(2).chunks(2).build(),
+        "one stage per rank",
+    );
+    refused(
+        Pipeline::builder(model())
+            .backend(Flex::new())
+            .layer_costs(LayerCosts::Given(vec![1.0]))
+            .build(),
         "give one for each",
     );
     let twice = model().push_fn("a", |x: Tensor<2>| x);
     refused(Pipeline::builder(twice).backend(Flex::new()).build(), "names must be unique");
-    let no_optimizer = Pipeline::builder(model()).backend(Flex::new()).loss(MeanSquaredError).build();
-    assert!(no_optimizer.err().is_some_and(|error| error.to_string().contains("call `.optimizer(…)`")));
+    let no_optimizer =
+        Pipeline::builder(model()).backend(Flex::new()).loss(MeanSquaredError).build();
+    assert!(
+        no_optimizer.err().is_some_and(|error| error.to_string().contains("call `.optimizer(…)`"))
+    );
 }

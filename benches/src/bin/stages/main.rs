@@ -78,8 +78,11 @@ fn main() -> Result<()> {
         println!("{step}");
         return Ok(());
     }
-    let two_processes_against_one = calibration::two_against_one(&arguments.model, arguments.steps)?;
-    println!("two independent processes at once do {two_processes_against_one:.2} times the work of one\n");
+    let two_processes_against_one =
+        calibration::two_against_one(&arguments.model, arguments.steps)?;
+    println!(
+        "two independent processes at once do {two_processes_against_one:.2} times the work of one\n"
+    );
 
     let mut rows = Vec::new();
     for &micro_batches in &arguments.micro_batches {
@@ -111,7 +114,8 @@ fn main() -> Result<()> {
         rows,
     };
     if let Some(folder) = arguments.out.parent() {
-        std::fs::create_dir_all(folder).with_context(|| format!("{} can't be made", folder.display()))?;
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("{} can't be made", folder.display()))?;
     }
     std::fs::write(&arguments.out, serde_json::to_string_pretty(&report)?)
         .with_context(|| format!("{} can't be written", arguments.out.display()))?;

@@ -55,17 +55,24 @@ impl Model {
     /// Random inputs and targets of shape `[batch, seq, dim]`.
     pub(crate) fn batch(self) -> (Tensor<3>, Tensor<3>) {
         let device = Device::flex();
-        let floats = || Tensor::random([self.batch, self.seq, self.dim], Distribution::Default, &device);
+        let floats =
+            || Tensor::random([self.batch, self.seq, self.dim], Distribution::Default, &device);
         (floats(), floats())
     }
 
     /// The arguments that make this model again.
     pub(crate) fn arguments(self) -> Vec<String> {
         let Self { dim, heads, layers, seq, batch } = self;
-        [("--dim", dim), ("--heads", heads), ("--layers", layers), ("--seq", seq), ("--batch", batch)]
-            .iter()
-            .flat_map(|(name, value)| [(*name).to_owned(), value.to_string()])
-            .collect()
+        [
+            ("--dim", dim),
+            ("--heads", heads),
+            ("--layers", layers),
+            ("--seq", seq),
+            ("--batch", batch),
+        ]
+        .iter()
+        .flat_map(|(name, value)| [(*name).to_owned(), value.to_string()])
+        .collect()
     }
 }
 

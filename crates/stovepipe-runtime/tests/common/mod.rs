@@ -1,6 +1,8 @@
 //! A stage on plain numbers that can be told to fail anywhere. Values are small integers, so that
 //! sums are exact in any order and results can be compared with `==`.
 
+#![allow(dead_code, reason = "each test file uses a part")]
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -9,48 +11,48 @@ use stovepipe_schedule::{Edges, MicroBatch, Plan, Program, Retention, Stage, Sta
 
 /// How a stage fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum How {
+pub(crate) enum How {
     Error,
     Panic,
 }
 
 /// Where a stage fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Fault {
-    pub stage: usize,
-    pub phase: Phase,
-    pub micro_batch: Option<usize>,
-    pub how: How,
+pub(crate) struct Fault {
+    pub(crate) stage: usize,
+    pub(crate) phase: Phase,
+    pub(crate) micro_batch: Option<usize>,
+    pub(crate) how: How,
 }
 
 /// A mini-batch: one number for each micro-batch.
-pub struct Batch {
-    pub samples: Vec<f64>,
-    pub fault: Option<Fault>,
+pub(crate) struct Batch {
+    pub(crate) samples: Vec<f64>,
+    pub(crate) fault: Option<Fault>,
 }
 
 #[derive(Debug, thiserror::Error)]
 #[error("the device is on fire")]
-pub struct OnFire;
+pub(crate) struct OnFire;
 
 /// Adds up its inputs, multiplies by each weight in turn, and hands the result to every edge. The
 /// loss is the sum of the last stage's outputs.
-pub struct Toy {
-    pub weights: Vec<f64>,
-    pub edges: Edges,
+pub(crate) struct Toy {
+    pub(crate) weights: Vec<f64>,
+    pub(crate) edges: Edges,
     stage: usize,
     gradients: Vec<f64>,
     /// Inputs of the kept micro-batches, and those waiting for recomputation.
     kept: HashMap<MicroBatch, f64>,
     dropped: HashMap<MicroBatch, f64>,
-    pub recomputed: usize,
-    pub peak: usize,
+    pub(crate) recomputed: usize,
+    pub(crate) peak: usize,
     batch: Option<Arc<Batch>>,
     losses: Vec<(usize, f64)>,
 }
 
 impl Toy {
-    pub fn new(stage: usize, edges: &Edges, weights: Vec<f64>) -> Self {
+    pub(crate) fn new(stage: usize, edges: &Edges, weights: Vec<f64>) -> Self {
         Self {
             gradients: vec![0.0; weights.len()],
             weights,
@@ -177,7 +179,7 @@ impl StageCompute for Toy {
 }
 
 /// A pipeline of toys with these weights in each stage, laid out as the plan says.
-pub fn pipeline(plan: &Plan, edges: &Edges, weights: &[Vec<f64>]) -> Workers<Toy> {
+pub(crate) fn pipeline(plan: &Plan, edges: &Edges, weights: &[Vec<f64>]) -> Workers<Toy> {
     let ranks = (0..plan.ranks()).map(|rank| RankSetup {
         stages: plan
             .stages_of(rank)
@@ -189,21 +191,21 @@ pub fn pipeline(plan: &Plan, edges: &Edges, weights: &[Vec<f64>]) -> Workers<Toy
     Workers::start(ranks.collect()).expect("threads")
 }
 
-pub fn program(plan: &Plan, retention: &Retention) -> Arc<Program> {
+pub(crate) fn program(plan: &Plan, retention: &Retention) -> Arc<Program> {
     Arc::new(Program::lower(plan, &Edges::chain(plan.stages()), retention).expect("lowers"))
 }
 
-pub fn weights(workers: &mut Workers<Toy>, stages: usize) -> Vec<Vec<f64>> {
+pub(crate) fn weights(workers: &mut Workers<Toy>, stages: usize) -> Vec<Vec<f64>> {
     Stage::first(stages)
         .map(|stage| workers.visit(stage, |toy| toy.weights.clone()).expect("the stage is there"))
         .collect()
 }
 
-pub fn batch(samples: &[f64]) -> Arc<Batch> {
+pub(crate) fn batch(samples: &[f64]) -> Arc<Batch> {
     Arc::new(Batch { samples: samples.to_vec(), fault: None })
 }
 
-pub fn loss(reports: &[Vec<u8>]) -> f64 {
+pub(crate) fn loss(reports: &[Vec<u8>]) -> f64 {
     let (numbers, _) = reports[reports.len() - 1].as_chunks::<8>();
     numbers.iter().map(|bytes| f64::from_le_bytes(*bytes)).sum()
 }

@@ -10,11 +10,7 @@ use super::{Endpoint, Verdict};
 use crate::TransportError;
 
 fn aborted<T>(what: &str, outcome: Outcome<T>, step: u64, by: usize, reason: &str) -> Verdict {
-    let expected = TransportError::Aborted {
-        step,
-        by,
-        reason: reason.to_string(),
-    };
+    let expected = TransportError::Aborted { step, by, reason: reason.to_string() };
     let name = format!("Aborted by rank {by} because of {reason:?}");
     refused(what, outcome, |error| *error == expected, &name)
 }
@@ -57,22 +53,10 @@ async fn abort_while_waiting(endpoint: &Endpoint, control: u64, step: u64, by: u
         endpoint.abort(step, "a second thought");
     }
     for recv in receives {
-        aborted(
-            "a pending receive",
-            recv.outcome().await?,
-            step,
-            by,
-            &reason,
-        )?;
+        aborted("a pending receive", recv.outcome().await?, step, by, &reason)?;
     }
     if let Some(gather) = gather {
-        aborted(
-            "a pending all_gather",
-            gather.outcome().await?,
-            step,
-            by,
-            &reason,
-        )?;
+        aborted("a pending all_gather", gather.outcome().await?, step, by, &reason)?;
     }
     all_fail(endpoint, step, by, &reason).await
 }
@@ -112,14 +96,10 @@ pub async fn abort_reaches_the_unbegun(endpoint: &Endpoint, step: u64) -> Verdic
     barrier(endpoint, step, 0).await?;
     drop(unclaimed);
     if endpoint.ranks() > 1 {
-        let recv = endpoint
-            .recv(previous, tag(step + 1, 1, previous, me))
-            .await;
+        let recv = endpoint.recv(previous, tag(step + 1, 1, previous, me)).await;
         aborted("a receive without a send", recv, step + 1, 0, reason)?;
         if previous == 0 {
-            let recv = endpoint
-                .recv(previous, tag(step + 1, 0, previous, me))
-                .await;
+            let recv = endpoint.recv(previous, tag(step + 1, 0, previous, me)).await;
             aborted("a receive after the abort", recv, step + 1, 0, reason)?;
         }
     }

@@ -28,17 +28,12 @@ pub async fn gathers_in_rank_order(endpoint: &Endpoint, step: u64) -> Verdict {
     let ahead = match ranks {
         1 => None,
         _ => Some(
-            Posted::wait_for(
-                "a receive before the send",
-                endpoint.recv(previous, expected),
-            )
-            .await?,
+            Posted::wait_for("a receive before the send", endpoint.recv(previous, expected))
+                .await?,
         ),
     };
     for round in 0..6 {
-        let gathered = endpoint
-            .all_gather(step, round, contribution(me, round))
-            .await;
+        let gathered = endpoint.all_gather(step, round, contribution(me, round)).await;
         let gathered = gathered.map_err(|error| format!("round {round} failed: {error}"))?;
         let all = all_contributions(ranks, round);
         same(&format!("the result of round {round}"), &gathered, &all)?;
@@ -72,11 +67,7 @@ pub async fn gathers_wake_the_last_poller(endpoint: &Endpoint, step: u64) -> Ver
             waiting.outcome().await?
         };
         let gathered = gathered.map_err(|error| format!("round {round} failed: {error}"))?;
-        same(
-            &format!("the result of round {round}"),
-            &gathered,
-            &all_contributions(ranks, round),
-        )?;
+        same(&format!("the result of round {round}"), &gathered, &all_contributions(ranks, round))?;
     }
     close(endpoint, step).await
 }

@@ -24,10 +24,7 @@ fn send<'a>(
 pub async fn ring(endpoint: &Endpoint, step: u64) -> Verdict {
     let (me, previous, next) = ring_of(endpoint);
     if endpoint.ranks() > 1 {
-        let back = |from, to| Tag {
-            direction: Direction::Backward,
-            ..tag(step, 0, from, to)
-        };
+        let back = |from, to| Tag { direction: Direction::Backward, ..tag(step, 0, from, to) };
         let sends = Posted::start([
             send(endpoint, next, tag(step, 0, me, next)),
             send(endpoint, previous, back(me, previous)),
@@ -77,16 +74,11 @@ pub async fn out_of_order_tags(endpoint: &Endpoint, step: u64) -> Verdict {
             let direction = Direction::Backward;
             let fields = [
                 plain,
-                Tag {
-                    from_stage,
-                    ..plain
-                },
+                Tag { from_stage, ..plain },
                 Tag { to_stage, ..plain },
                 Tag { direction, ..plain },
             ];
-            fields
-                .into_iter()
-                .chain((1..8).map(move |m| tag(step, m, from, to)))
+            fields.into_iter().chain((1..8).map(move |m| tag(step, m, from, to)))
         };
         let sends = tags(me, next).map(|tag| send(endpoint, next, tag));
         let sends = Posted::start(sends).await;
@@ -133,12 +125,8 @@ pub async fn dropped_receives_lose_nothing(endpoint: &Endpoint, step: u64) -> Ve
     if endpoint.ranks() > 1 {
         let outgoing = |m| Posted::start([send(endpoint, next, tag(step, m, me, next))]);
         let incoming = |m| tag(step, m, previous, me);
-        let early = |m| {
-            Posted::wait_for(
-                "a receive before the send",
-                endpoint.recv(previous, incoming(m)),
-            )
-        };
+        let early =
+            |m| Posted::wait_for("a receive before the send", endpoint.recv(previous, incoming(m)));
 
         drop(early(0).await?);
         barrier(endpoint, step, 0).await?;
@@ -179,9 +167,8 @@ pub async fn many_in_flight(endpoint: &Endpoint, step: u64) -> Verdict {
     if endpoint.ranks() > 1 {
         let sends = (0..MESSAGES).map(|m| send(endpoint, next, tag(step, m, me, next)));
         let sends = Posted::start(sends).await;
-        let receives = (0..MESSAGES)
-            .rev()
-            .map(|m| receive(endpoint, previous, tag(step, m, previous, me)));
+        let receives =
+            (0..MESSAGES).rev().map(|m| receive(endpoint, previous, tag(step, m, previous, me)));
         try_join(sends.all("a send"), try_join_all(receives)).await?;
     }
     close(endpoint, step).await
@@ -202,12 +189,7 @@ pub async fn wrong_ranks(endpoint: &Endpoint, step: u64) -> Verdict {
         };
         let tag = tag(step, 0, me, me);
         let sent = endpoint.send(rank, tag, payload(tag)).await;
-        refused(
-            &format!("a send to rank {rank}"),
-            sent,
-            |error| *error == expected,
-            name,
-        )?;
+        refused(&format!("a send to rank {rank}"), sent, |error| *error == expected, name)?;
         let received = endpoint.recv(rank, tag).await;
         refused(
             &format!("a receive from rank {rank}"),

@@ -39,10 +39,7 @@ impl<'a, T: Send + 'a> Posted<'a, T> {
         what: &str,
         mut operation: BoxFuture<'a, Outcome<T>>,
     ) -> Result<Self, String> {
-        let first = operation
-            .as_mut()
-            .poll(&mut Context::from_waker(Waker::noop()))
-            .is_ready();
+        let first = operation.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
         let mut posted: FuturesUnordered<_> = std::iter::once(operation).collect();
         if first || poll_immediate(posted.next()).await.is_some() {
             return Err(format!("{what} should wait, but is done"));
@@ -97,9 +94,7 @@ pub(super) fn arrived(outcome: Outcome<Vec<u8>>, tag: Tag) -> Verdict {
         return Ok(());
     }
     let value = String::from_utf8_lossy(&value);
-    Err(format!(
-        "the receive of {tag} returned the value of {value}"
-    ))
+    Err(format!("the receive of {tag} returned the value of {value}"))
 }
 
 pub(super) fn refused<T>(
@@ -110,9 +105,7 @@ pub(super) fn refused<T>(
 ) -> Verdict {
     match outcome {
         Err(error) if expected(&error) => Ok(()),
-        Err(error) => Err(format!(
-            "{what} should fail with {name}, but failed with: {error}"
-        )),
+        Err(error) => Err(format!("{what} should fail with {name}, but failed with: {error}")),
         Ok(_) => Err(format!("{what} should fail with {name}, but succeeded")),
     }
 }

@@ -52,12 +52,7 @@ pub async fn ended_steps_stay_ended(endpoint: &Endpoint, step: u64) -> Verdict {
         drop(unclaimed);
 
         let outcome = never_sent.outcome().await?;
-        refused(
-            "a receive pending at the step's end",
-            outcome,
-            ended,
-            "Ended",
-        )?;
+        refused("a receive pending at the step's end", outcome, ended, "Ended")?;
         let outcome = endpoint.recv(previous, incoming).await;
         refused("a receive after the step's end", outcome, ended, "Ended")?;
         let late = tag(step, 2, me, next);
@@ -67,12 +62,7 @@ pub async fn ended_steps_stay_ended(endpoint: &Endpoint, step: u64) -> Verdict {
         close(endpoint, step).await?;
     }
     let outcome = endpoint.all_gather(step, 7, Vec::new()).await;
-    refused(
-        "an all_gather after the step's end",
-        outcome,
-        ended,
-        "Ended",
-    )?;
+    refused("an all_gather after the step's end", outcome, ended, "Ended")?;
     endpoint.abort(step, "too late to matter");
     super::ring(endpoint, step + 1).await
 }

@@ -1,22 +1,26 @@
 //! Small models with everything that can go wrong at a boundary.
 
+#![allow(dead_code, reason = "each test file uses a part")]
+
 use std::collections::BTreeMap;
 
 use stovepipe::burn;
 use stovepipe::burn::module::Module;
-use stovepipe::burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use stovepipe::burn::nn::{
+    Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig,
+};
 use stovepipe::burn::optim::AdamConfig;
 use stovepipe::burn::tensor::activation::{gelu, softmax};
 use stovepipe::burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
 use stovepipe::prelude::*;
 
-pub const DIM: usize = 8;
-pub const SEQ: usize = 5;
-pub const CLASSES: usize = 11;
+pub(crate) const DIM: usize = 8;
+pub(crate) const SEQ: usize = 5;
+pub(crate) const CLASSES: usize = 11;
 
 /// Token ids to embeddings.
 #[derive(Module, Debug)]
-pub struct Embed {
+pub(crate) struct Embed {
     embedding: Embedding,
 }
 
@@ -31,7 +35,7 @@ impl Layer for Embed {
 
 /// Uses its input four times: as query, key, value and residual.
 #[derive(Module, Debug)]
-pub struct Attention {
+pub(crate) struct Attention {
     norm: LayerNorm,
     query: Linear,
     key: Linear,
@@ -39,9 +43,14 @@ pub struct Attention {
 }
 
 impl Attention {
-    pub fn new(device: &Device) -> Self {
+    pub(crate) fn new(device: &Device) -> Self {
         let linear = || LinearConfig::new(DIM, DIM).init(device);
-        Self { norm: LayerNormConfig::new(DIM).init(device), query: linear(), key: linear(), value: linear() }
+        Self {
+            norm: LayerNormConfig::new(DIM).init(device),
+            query: linear(),
+            key: linear(),
+            value: linear(),
+        }
     }
 }
 
@@ -61,7 +70,7 @@ impl Layer for Attention {
 
 /// One tensor to two, of which the next layer uses one and ignores an integer one.
 #[derive(Module, Debug)]
-pub struct Fork {
+pub(crate) struct Fork {
     left: Linear,
     right: Linear,
 }
@@ -79,7 +88,7 @@ impl Layer for Fork {
 
 /// Uses the first output of [`Fork`] and ignores the others.
 #[derive(Module, Debug)]
-pub struct Join {
+pub(crate) struct Join {
     out: Linear,
 }
 
@@ -93,26 +102,33 @@ impl Layer for Join {
 }
 
 /// Eight layers: token ids, an input used four times, a tuple with unused parts, no parameters.
-pub fn model() -> Sequential<Tensor<2, Int>, Tensor<3>> {
+pub(crate) fn model() -> Sequential<Tensor<2, Int>, Tensor<3>> {
     Sequential::<Tensor<2, Int>>::new()
         .push("embed", |d| Embed { embedding: EmbeddingConfig::new(CLASSES, DIM).init(d) })
         .push("attention", Attention::new)
-        .push("fork", |d| Fork { left: LinearConfig::new(DIM, DIM).init(d), right: LinearConfig::new(DIM, DIM).init(d) })
+        .push("fork", |d| Fork {
+            left: LinearConfig::new(DIM, DIM).init(d),
+            right: LinearConfig::new(DIM, DIM).init(d),
+        })
         .push("join", |d| Join { out: LinearConfig::new(DIM, DIM).init(d) })
         .push_fn("gelu", |x: Tensor<3>| gelu(x))
         .push_module("norm", |d| LayerNormConfig::new(DIM).init(d), |m, x: Tensor<3>| m.forward(x))
-        .push_module("head", |d| LinearConfig::new(DIM, CLASSES).init(d), |m, x: Tensor<3>| m.forward(x))
+        .push_module(
+            "head",
+            |d| LinearConfig::new(DIM, CLASSES).init(d),
+            |m, x: Tensor<3>| m.forward(x),
+        )
 }
 
-pub type Toy = Pipeline<Tensor<2, Int>, Tensor<3>, Tensor<2, Int>>;
+pub(crate) type Toy = Pipeline<Tensor<2, Int>, Tensor<3>, Tensor<2, Int>>;
 
 /// How a pipeline is set up.
-pub struct Setup {
-    pub stages: usize,
-    pub micro_batches: usize,
-    pub schedule: Box<dyn Schedule>,
-    pub policy: Box<dyn CheckpointPolicy>,
-    pub threads: usize,
+pub(crate) struct Setup {
+    pub(crate) stages: usize,
+    pub(crate) micro_batches: usize,
+    pub(crate) schedule: Box<dyn Schedule>,
+    pub(crate) policy: Box<dyn CheckpointPolicy>,
+    pub(crate) threads: usize,
 }
 
 impl Default for Setup {
@@ -127,7 +143,7 @@ impl Default for Setup {
     }
 }
 
-pub fn build(setup: Setup) -> Toy {
+pub(crate) fn build(setup: Setup) -> Toy {
     Pipeline::builder(model())
         .backend(Flex::new().threads(setup.threads))
         .stages(setup.stages)
@@ -144,21 +160,26 @@ pub fn build(setup: Setup) -> Toy {
 }
 
 /// Token ids and targets, different for each `step`.
-pub fn batch(samples: usize, step: usize) -> (Tensor<2, Int>, Tensor<2, Int>) {
+pub(crate) fn batch(samples: usize, step: usize) -> (Tensor<2, Int>, Tensor<2, Int>) {
     let tensor = |factor: usize| {
-        let ids: Vec<i32> = (0..samples * SEQ).map(|i| ((i * factor + step * 3 + i / 7) % CLASSES) as i32).collect();
+        let ids: Vec<i32> = (0..samples * SEQ)
+            .map(|i| ((i * factor + step * 3 + i / 7) % CLASSES) as i32)
+            .collect();
         Tensor::from_data(TensorData::new(ids, [samples, SEQ]), &Device::flex())
     };
     (tensor(5), tensor(3))
 }
 
 /// The bytes of every tensor: equal only if every bit is.
-pub fn bits(tensors: &BTreeMap<String, TensorData>) -> BTreeMap<String, Vec<u8>> {
+pub(crate) fn bits(tensors: &BTreeMap<String, TensorData>) -> BTreeMap<String, Vec<u8>> {
     tensors.iter().map(|(name, data)| (name.clone(), data.as_bytes().to_vec())).collect()
 }
 
 /// The norm of the difference of two whole gradients, divided by that of the second.
-pub fn relative_difference(a: &BTreeMap<String, TensorData>, b: &BTreeMap<String, TensorData>) -> f64 {
+pub(crate) fn relative_difference(
+    a: &BTreeMap<String, TensorData>,
+    b: &BTreeMap<String, TensorData>,
+) -> f64 {
     assert!(a.keys().eq(b.keys()), "{:?} and {:?}", a.keys(), b.keys());
     let flat = |tensors: &BTreeMap<String, TensorData>| -> Vec<f64> {
         tensors.values().flat_map(|data| data.iter::<f64>().collect::<Vec<_>>()).collect()
@@ -169,7 +190,6 @@ pub fn relative_difference(a: &BTreeMap<String, TensorData>, b: &BTreeMap<String
 }
 
 /// Random floats of this shape.
-#[allow(dead_code, reason = "not every test needs them")]
-pub fn floats<const D: usize>(shape: [usize; D]) -> Tensor<D> {
+pub(crate) fn floats<const D: usize>(shape: [usize; D]) -> Tensor<D> {
     Tensor::random(shape, Distribution::Default, &Device::flex())
 }
