@@ -64,5 +64,5 @@ fn main() -> Result<()> {
 }
 
 fn test(filter: &[String]) -> Result<()> {
-    cargo(["test", "--workspace", "--"]).args(filter).run()
+    cargo(["test", "--"]).args(filter).run()
 }
