@@ -23,6 +23,7 @@ fn no_thread_is_left_over_after_a_failure() {
     let program = program(&plan, &Retention::keep_all(&plan));
     let start = || pipeline(&plan, &Edges::chain(3), &vec![vec![2.0]; 3]);
     let mut workers = start();
+    assert!(workers.step(&program, batch(&[1.0; 4])).is_ok());
     // Where there is a list of threads, it shows the workers.
     assert!(threads() == 3 || !std::path::Path::new("/proc/self/task").exists());
     let fault = Fault { stage: 1, phase: Phase::Forward, micro_batch: Some(2), how: How::Error };
