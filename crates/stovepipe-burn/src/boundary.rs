@@ -45,7 +45,7 @@ pub(crate) mod sealed {
     use crate::part::Part;
 
     /// How a value is taken apart and put together.
-    #[expect(private_interfaces, reason = "sealed: no other crate sees or implements this")]
+    #[allow(private_interfaces, reason = "sealed: no other crate sees or implements this")]
     pub trait Boundary: Sized {
         fn push(self, parts: &mut Vec<Box<dyn Part>>);
         fn pull(parts: &mut dyn Iterator<Item = Box<dyn Part>>) -> Option<Self>;
@@ -55,7 +55,7 @@ pub(crate) mod sealed {
 
 macro_rules! tensor {
     ($kind:ty, $name:literal) => {
-        #[expect(private_interfaces, reason = "sealed: no other crate sees or implements this")]
+        #[allow(private_interfaces, reason = "sealed: no other crate sees or implements this")]
         impl<const D: usize> sealed::Boundary for Tensor<D, $kind> {
             fn push(self, parts: &mut Vec<Box<dyn Part>>) {
                 parts.push(Box::new(self));
@@ -77,7 +77,7 @@ tensor!(Bool, ", Bool");
 
 macro_rules! tuple {
     ($($name:ident)+) => {
-        #[expect(private_interfaces, reason = "sealed: no other crate sees or implements this")]
+        #[allow(private_interfaces, reason = "sealed: no other crate sees or implements this")]
         impl<$($name: sealed::Boundary),+> sealed::Boundary for ($($name,)+) {
             #[expect(non_snake_case, reason = "the types' names serve as the fields'")]
             fn push(self, parts: &mut Vec<Box<dyn Part>>) {

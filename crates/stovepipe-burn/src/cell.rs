@@ -145,9 +145,9 @@ impl<L: Layer> Cell for LayerCell<L> {
             .map_err(|source| StageError::Boundary { layer: self.name.to_string(), source })?;
         let module = self.module()?.clone();
         let module = match mode {
-            Forward::Taped { .. } => &module,
-            Forward::Untaped => self.untaped.get_or_insert_with(|| module.no_grad()),
-            Forward::Evaluate => self.evaluating.get_or_insert_with(|| module.valid()),
+            Forward::Taped { .. } => module,
+            Forward::Untaped => self.untaped.get_or_insert_with(|| module.no_grad()).clone(),
+            Forward::Evaluate => self.evaluating.get_or_insert_with(|| module.valid()).clone(),
         };
         let outputs = into_parts(module.inner().forward(input, context));
         let settled = outputs.iter().map(|part| part.clone_box().settle(None)).collect();

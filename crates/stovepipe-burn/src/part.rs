@@ -41,7 +41,8 @@ macro_rules! contiguous {
     ($tensor:expr) => {{
         let tensor = $tensor;
         let shape = tensor.shape();
-        tensor.reshape([-1]).reshape(shape)
+        let whole: Self = tensor.reshape([-1]).reshape(shape);
+        whole
     }};
 }
 

@@ -236,17 +236,17 @@ impl StageCompute for BurnStage {
             let last_is_taped = next < layers;
             values = self.run_layers(m, next..layers, values, Phase::Train, true)?;
             if self.is_last && last_is_taped {
-                self.run_loss(m, values.split_off(0), true)?;
+                self.run_loss(m, std::mem::take(&mut values), true)?;
             }
         } else {
             values = self.run_layers(m, 0..layers, values, Phase::Evaluate, false)?;
             if self.is_last {
                 match batch.task {
                     Task::Predict => {
-                        let output = Packet::of(values.split_off(0));
+                        let output = Packet::of(std::mem::take(&mut values));
                         self.running()?.predictions.insert(m, output);
                     }
-                    _ => self.run_loss(m, values.split_off(0), false)?,
+                    _ => self.run_loss(m, std::mem::take(&mut values), false)?,
                 }
             }
         }

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -62,6 +62,8 @@ struct Broken {
     sent: Vec<AtomicUsize>,
     received: Vec<AtomicUsize>,
     shared: Arc<Shared>,
+    /// The first step that this rank hasn't ended.
+    current: AtomicU64,
 }
 
 impl Broken {
@@ -74,12 +76,20 @@ impl Broken {
             sent: counters(),
             received: counters(),
             shared: Arc::clone(&shared),
+            current: AtomicU64::new(0),
         };
         InProcess::group(ranks).into_iter().map(endpoint).collect()
     }
 
+    fn has_ended(&self, step: u64) -> bool {
+        step < self.current.load(Ordering::Relaxed)
+    }
+
     /// The abort of `step` that [`Fault::WakesNobodyOnAbort`] keeps apart.
     fn check(&self, step: u64) -> Result<(), TransportError> {
+        if self.has_ended(step) {
+            return Ok(());
+        }
         let aborts = self.shared.aborts.lock().expect("the lock");
         aborts.get(&step).cloned().map_or(Ok(()), Err)
     }
@@ -192,6 +202,7 @@ impl Transport<Vec<u8>> for Broken {
     fn abort(&self, step: u64, reason: &str) {
         match self.fault {
             Fault::DropsAborts if self.ranks() > 1 => {}
+            Fault::WakesNobodyOnAbort if self.has_ended(step) => {}
             Fault::WakesNobodyOnAbort => {
                 let mut aborts = self.shared.aborts.lock().expect("the lock");
                 let (by, reason) = (self.rank(), reason.to_string());
@@ -205,6 +216,7 @@ impl Transport<Vec<u8>> for Broken {
     }
 
     fn end_step(&self, step: u64) {
+        self.current.fetch_max(step + 1, Ordering::Relaxed);
         if self.fault != Fault::NeverEnds {
             self.inner.end_step(step);
         }
