@@ -210,7 +210,8 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             return Err(missing("learning rate", "learning_rate"));
         }
         let counts = self.model.parameter_counts();
-        let partition = self.partitioner.partition(&self.layer_costs(&counts)?, shape.stages())?;
+        let partition =
+            self.partitioner.partition(&self.costs_of_layers(&counts)?, shape.stages())?;
         let mut course = Course {
             schedule: self.schedule,
             policy: self.policy,
@@ -297,7 +298,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         Ok(Shape::new(ranks, micro_batches).with_chunks(self.chunks))
     }
 
-    fn layer_costs(&self, parameters: &[usize]) -> Result<Costs, BuildError> {
+    fn costs_of_layers(&self, parameters: &[usize]) -> Result<Costs, BuildError> {
         Ok(match &self.costs {
             LayerCosts::Parameters => {
                 Costs::new(parameters.iter().map(|&n| n as f64).collect::<Vec<_>>())?

@@ -5,7 +5,7 @@ use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 
-use burn::tensor::{Bool, Device, Gradients, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Device, Gradients, Int, Tensor};
 
 /// One tensor of a boundary value, its rank and kind erased.
 pub(crate) trait Part: Any + Send + Sync {
@@ -15,7 +15,6 @@ pub(crate) trait Part: Any + Send + Sync {
     /// Kind, rank and shape for messages, like `Tensor<3> [8, 64, 256]`.
     fn describe(&self) -> String;
     fn shape(&self) -> Vec<usize>;
-    fn data(&self) -> TensorData;
     /// Off the tape and contiguous, on `device` or where it is: how every value crosses a layer
     /// boundary.
     fn settle(self: Box<Self>, device: Option<&Device>) -> Box<dyn Part>;
@@ -66,10 +65,6 @@ macro_rules! common {
 
         fn shape(&self) -> Vec<usize> {
             self.dims().to_vec()
-        }
-
-        fn data(&self) -> TensorData {
-            self.to_data()
         }
 
         fn settle(self: Box<Self>, device: Option<&Device>) -> Box<dyn Part> {
