@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use futures::executor::block_on;
 use stovepipe_schedule::{Program, Rank, Stage, Timeline};
-use stovepipe_transport::{InProcess, channels};
+use stovepipe_transport::InProcess;
 
 use crate::{Job, RankExecutor, RankReport, StageCompute, StepError};
 
@@ -76,7 +76,7 @@ impl<C: StageCompute> Workers<C> {
     pub fn start(ranks: Vec<RankSetup<C>>) -> std::io::Result<Self> {
         let mut workers = Vec::with_capacity(ranks.len());
         let mut placement = Vec::new();
-        let endpoints = channels(ranks.len());
+        let endpoints = InProcess::group(ranks.len());
         for (rank, (setup, endpoint)) in ranks.into_iter().zip(endpoints).enumerate() {
             placement.extend(setup.stages.iter().map(|(stage, _)| (*stage, rank)));
             let executor = RankExecutor::new(Rank::new(rank), setup.stages);

@@ -1,6 +1,6 @@
 //! Programs: plans lowered to what each rank really does, communication and recomputation included.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use crate::grid::{Mark, cell_grid};
@@ -59,7 +59,7 @@ impl Program {
         let plan =
             Plan::new(rows.iter().map(|row| row.iter().filter_map(Action::compute).collect()))?;
         let edges = edges(plan.stages())?;
-        let recomputed: std::collections::HashSet<_> = plan
+        let recomputed: HashSet<_> = plan
             .rows()
             .iter()
             .flatten()
@@ -169,7 +169,7 @@ impl Program {
                     return fault(Fault::Doubled(*action), position);
                 }
             }
-            let mut known = 0;
+            let mut needed = HashSet::new();
             for (position, compute) in
                 row.iter().enumerate().filter_map(|(p, a)| Some((p, a.compute()?)))
             {
@@ -180,7 +180,7 @@ impl Program {
                     let Some(&place) = at.get(&message) else {
                         return fault(Fault::Missing(message), position);
                     };
-                    known += 1;
+                    needed.insert(message);
                     if precedes && place > position {
                         let fault_kind = Fault::OutOfOrder { early: compute.into(), late: message };
                         return fault(fault_kind, position);
@@ -191,20 +191,8 @@ impl Program {
                     }
                 }
             }
-            let messages = row.iter().filter(|a| a.compute().is_none()).count();
-            if messages != known {
-                let needed = |action: &Action| {
-                    row.iter().filter_map(Action::compute).any(|compute| {
-                        let (before, after) = self.messages(compute);
-                        before
-                            .into_iter()
-                            .map(Action::Recv)
-                            .chain(after.into_iter().map(Action::Send))
-                            .any(|m| m == *action)
-                    })
-                };
-                let stray = row.iter().position(|a| a.compute().is_none() && !needed(a));
-                let position = stray.unwrap_or(0);
+            let stray = |a: &Action| a.compute().is_none() && !needed.contains(a);
+            if let Some(position) = row.iter().position(stray) {
                 let why = "no edge between two ranks asks for it here";
                 return fault(Fault::Unneeded(row[position], why), position);
             }
@@ -270,7 +258,7 @@ fn lower_rows(
 ) -> Result<Vec<Vec<Action>>, PlanError> {
     let mut rows = Vec::with_capacity(plan.ranks());
     for (rank, row) in plan.rows().iter().enumerate() {
-        let placed: std::collections::HashSet<_> = row
+        let placed: HashSet<_> = row
             .iter()
             .filter(|a| a.kind == ComputeKind::Recompute)
             .map(|a| (a.stage, a.micro_batch))

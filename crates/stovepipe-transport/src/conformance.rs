@@ -175,9 +175,9 @@ pub fn run_all_within<T: Transport<Vec<u8>> + 'static>(
 ///
 /// ```
 /// use std::time::Duration;
-/// use stovepipe_transport::{channels, conformance};
+/// use stovepipe_transport::{InProcess, conformance};
 ///
-/// conformance::on_threads(channels(2), Duration::from_secs(60), conformance::ring).expect("a ring");
+/// conformance::on_threads(InProcess::group(2), Duration::from_secs(60), conformance::ring).expect("a ring");
 /// ```
 ///
 /// # Errors

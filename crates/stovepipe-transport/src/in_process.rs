@@ -22,21 +22,16 @@ pub struct InProcess<V: Send + 'static> {
     group: Arc<Mutex<Group<V>>>,
 }
 
-/// The endpoints of a new group, in rank order. Same as [`InProcess::group`].
-///
-/// ```
-/// use stovepipe_transport::{Transport, channels};
-///
-/// let group = channels::<Vec<f32>>(4);
-/// assert_eq!(group[3].rank(), 3);
-/// assert_eq!(group[3].ranks(), 4);
-/// ```
-pub fn channels<V: Send + 'static>(ranks: usize) -> Vec<InProcess<V>> {
-    InProcess::group(ranks)
-}
-
 impl<V: Send + 'static> InProcess<V> {
     /// The endpoints of a new group, in rank order.
+    ///
+    /// ```
+    /// use stovepipe_transport::{InProcess, Transport};
+    ///
+    /// let group = InProcess::<Vec<f32>>::group(4);
+    /// assert_eq!(group[3].rank(), 3);
+    /// assert_eq!(group[3].ranks(), 4);
+    /// ```
     pub fn group(ranks: usize) -> Vec<Self> {
         let group = Arc::new(Mutex::new(Group::new(ranks)));
         let endpoint = |rank| Self { rank, ranks, group: Arc::clone(&group) };
@@ -198,7 +193,7 @@ mod tests {
 
     #[test]
     fn nothing_is_left_of_an_ended_step() {
-        let group = channels::<u8>(2);
+        let group = InProcess::<u8>::group(2);
         let held = || group[0].with(|group, _| group.held());
 
         for step in 0..3 {
@@ -223,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_dropped_receive_leaves_no_waker() {
-        let group = channels::<u8>(2);
+        let group = InProcess::<u8>::group(2);
         for micro_batch in 0..10 {
             let recv = group[1].recv(0, tag(0, micro_batch));
             assert!(recv.now_or_never().is_none());
@@ -233,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_poisoned_lock_is_not_passed_on() {
-        let group = channels::<u8>(2);
+        let group = InProcess::<u8>::group(2);
         let shared = Arc::clone(&group[0].group);
         let poisoner = std::thread::spawn(move || {
             let _guard = shared.lock();

@@ -8,10 +8,10 @@
 //!
 //! ```
 //! use futures::executor::block_on;
-//! use stovepipe_transport::{Direction, Tag, Transport, channels};
+//! use stovepipe_transport::{Direction, InProcess, Tag, Transport};
 //!
 //! # fn main() -> Result<(), stovepipe_transport::TransportError> {
-//! let group = channels::<String>(2);
+//! let group = InProcess::<String>::group(2);
 //! let tag = Tag { step: 0, micro_batch: 0, from_stage: 0, to_stage: 1, direction: Direction::Forward };
 //!
 //! let received = block_on(async {
@@ -36,6 +36,6 @@ mod tag;
 mod transport;
 
 pub use error::TransportError;
-pub use in_process::{InProcess, channels};
+pub use in_process::InProcess;
 pub use tag::{Direction, Tag};
 pub use transport::Transport;

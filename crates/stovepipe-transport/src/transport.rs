@@ -64,7 +64,7 @@ use crate::{Tag, TransportError};
 ///
 /// use async_trait::async_trait;
 /// use futures::executor::block_on;
-/// use stovepipe_transport::{Direction, Tag, Transport, TransportError, channels};
+/// use stovepipe_transport::{Direction, InProcess, Tag, Transport, TransportError};
 ///
 /// struct Counted<T> {
 ///     inner: T,
@@ -103,7 +103,7 @@ use crate::{Tag, TransportError};
 ///     }
 /// }
 ///
-/// let group: Vec<_> = channels::<u32>(2)
+/// let group: Vec<_> = InProcess::<u32>::group(2)
 ///     .into_iter()
 ///     .map(|inner| Counted { inner, sent: AtomicUsize::new(0) })
 ///     .collect();

@@ -8,16 +8,14 @@ use futures::executor::block_on;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use proptest::prelude::*;
-use stovepipe_transport::{
-    Direction, InProcess, Tag, Transport, TransportError, channels, conformance,
-};
+use stovepipe_transport::{Direction, InProcess, Tag, Transport, TransportError, conformance};
 
 fn tag(step: u64, micro_batch: u32) -> Tag {
     Tag { step, micro_batch, from_stage: 0, to_stage: 1, direction: Direction::Forward }
 }
 
 fn pair<V: Send + 'static>() -> (InProcess<V>, InProcess<V>) {
-    let group: [InProcess<V>; 2] = channels(2).try_into().expect("two endpoints");
+    let group: [InProcess<V>; 2] = InProcess::group(2).try_into().expect("two endpoints");
     group.into()
 }
 
@@ -208,7 +206,7 @@ proptest! {
     #[test]
     fn nothing_hangs(acts in prop::collection::vec((0..3usize, 0..3usize, act()), 0..60)) {
         let witness = Arc::new(());
-        let group = channels::<Arc<()>>(3);
+        let group = InProcess::<Arc<()>>::group(3);
         let mut pending = FuturesUnordered::new();
         for (me, peer, act) in acts {
             let endpoint = &group[me];

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use futures::executor::block_on;
-use stovepipe_transport::{Direction, Tag, Transport, TransportError, channels};
+use stovepipe_transport::{Direction, InProcess, Tag, Transport, TransportError};
 
 const TAG: Tag =
     Tag { step: 3, micro_batch: 1, from_stage: 0, to_stage: 1, direction: Direction::Forward };
 
 #[test]
 fn the_trait_is_dyn_compatible() {
-    let group: Vec<Arc<dyn Transport<Box<str>>>> = channels(2)
+    let group: Vec<Arc<dyn Transport<Box<str>>>> = InProcess::group(2)
         .into_iter()
         .map(|endpoint| Arc::new(endpoint) as Arc<dyn Transport<Box<str>>>)
         .collect();
@@ -25,7 +25,7 @@ fn futures_and_endpoints_may_change_threads() {
     }
     fn shared<T: Send + Sync + 'static>(_: &T) {}
     // A value that is Send but not Sync.
-    let group = channels::<std::cell::Cell<u8>>(2);
+    let group = InProcess::<std::cell::Cell<u8>>::group(2);
     shared(&group);
     drop(send(group[0].send(1, TAG, 1.into())));
     drop(send(group[1].recv(0, TAG)));
