@@ -1,5 +1,5 @@
-//! Compiles and runs crates outside the workspace that bring their own schedule and partitioner, as a
-//! user's would.
+//! Compiles and tests crates outside the workspace that bring their own schedule and partitioner, as
+//! a user's would.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,14 +12,18 @@ fn schedules_and_partitioners_can_come_from_elsewhere() {
     std::fs::copy(here.join("../../Cargo.lock"), downstream.join("Cargo.lock"))
         .expect("the lock file");
     let output = Command::new(env!("CARGO"))
-        .args(["run", "--quiet", "--offline", "--package", "my-training", "--target-dir"])
+        .args(["test", "--workspace", "--tests", "--offline", "--target-dir"])
         .arg(target())
         .current_dir(&downstream)
         .output()
         .expect("cargo starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
-    assert_eq!(text(&output.stdout).trim(), "the same bits");
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{stdout}{stderr}");
+    for test in ["keeps_no_more_micro_batches_than_there_are_ranks", "training_gives_the_same_bits"]
+    {
+        assert!(stdout.contains(&format!("test {test} ... ok")), "{stdout}");
+    }
 }
 
 /// The target directory that this test was built in.
