@@ -53,8 +53,8 @@ pub(crate) fn run() -> Result<()> {
     cargo(["fmt", "--all", "--check"]).run()?;
     tidy::check()?;
     dependencies()?;
-    cargo(["clippy", "--all-targets", "--", "--deny", "warnings"]).run()?;
-    cargo(["doc", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings").run()
+    cargo(["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]).run()?;
+    cargo(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings").run()
 }
 
 /// Checks the direction of dependencies with `cargo tree`.
