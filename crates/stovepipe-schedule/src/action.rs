@@ -15,7 +15,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{MicroBatch, Stage};
+use crate::{Edge, MicroBatch, Stage};
 
 /// What a stage computes for one micro-batch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -113,12 +113,19 @@ pub struct Message {
 }
 
 impl Message {
+    /// The edge that it travels along.
+    #[must_use]
+    pub fn edge(&self) -> Edge {
+        match self.direction {
+            Direction::Forward => Edge { from: self.from, to: self.to },
+            Direction::Backward => Edge { from: self.to, to: self.from },
+        }
+    }
+
     /// Whether the two stages follow each other in the model, so that the text form needs no peer.
     fn is_between_neighbours(&self) -> bool {
-        match self.direction {
-            Direction::Forward => self.from.index() + 1 == self.to.index(),
-            Direction::Backward => self.to.index() + 1 == self.from.index(),
-        }
+        let Edge { from, to } = self.edge();
+        from.index() + 1 == to.index()
     }
 }
 

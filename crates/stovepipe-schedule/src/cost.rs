@@ -1,8 +1,10 @@
-//! What actions cost, as plain numbers. Measuring them is somebody else's business.
+//! What actions and messages cost, as plain numbers. Measuring them is somebody else's business.
+
+use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Compute, ComputeKind, CostError, Program, Stage, Timeline};
+use crate::{Compute, ComputeKind, CostError, Edge, MicroBatch, Program, Stage, Timeline};
 
 /// The time of each kind of action on one stage, in any unit, the same everywhere.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -36,33 +38,66 @@ impl StageCost {
             ComputeKind::BackwardWeight => self.weight_grad,
         }
     }
+
+    fn named(&self) -> [(&'static str, f64); 6] {
+        [
+            ("forward", self.forward),
+            ("backward", self.backward),
+            ("weight gradient", self.weight_grad),
+            ("input gradient", self.backward - self.weight_grad),
+            ("recomputation", self.recompute),
+            ("update", self.update),
+        ]
+    }
 }
 
-/// The connection between two ranks.
+/// How long a message takes from one rank to another.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Link {
-    /// Time from the end of a send to the receiver's having a message of no bytes.
+    /// Time from the end of a transfer until the receiver has the message.
     pub latency: f64,
-    /// Time during which one message occupies the link, its bytes divided by the bandwidth.
+    /// Time during which one message occupies the link.
     pub transfer: f64,
+}
+
+impl Link {
+    /// For messages of `bytes` over a link that carries `bandwidth` bytes in a unit of time.
+    #[must_use]
+    pub fn of_bytes(latency: f64, bytes: f64, bandwidth: f64) -> Self {
+        // Nothing takes no time, however slow the link.
+        let transfer = if bytes == 0.0 { 0.0 } else { bytes / bandwidth };
+        Self { latency, transfer }
+    }
 }
 
 /// What every action of a program costs.
 ///
-/// Sends and receives cost their rank nothing: a message occupies the link and arrives later, while
-/// the rank computes on.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+/// Unless [communication blocks](Self::with_blocking_sends), messages cost their ranks nothing: they
+/// occupy the link and arrive later, while the ranks compute on.
+#[derive(Clone, PartialEq, Debug)]
 pub struct CostModel {
     stages: Vec<StageCost>,
+    /// Where single micro-batches of a stage cost otherwise.
+    special: HashMap<(Stage, MicroBatch), StageCost>,
     overhead: f64,
     link: Link,
+    /// Edges with a link of their own.
+    links: HashMap<Edge, Link>,
+    blocking_sends: bool,
 }
 
 impl CostModel {
     /// One cost per stage, in stage order. Neither overhead nor communication cost anything yet.
     #[must_use]
     pub fn new(stages: impl Into<Vec<StageCost>>) -> Self {
-        Self { stages: stages.into(), overhead: 0.0, link: Link::default() }
+        Self {
+            stages: stages.into(),
+            special: HashMap::new(),
+            overhead: 0.0,
+            link: Link::default(),
+            links: HashMap::new(),
+            blocking_sends: false,
+        }
     }
 
     /// The same forward and backward on every stage.
@@ -96,22 +131,60 @@ impl CostModel {
         Self::new(stages.collect::<Vec<_>>())
     }
 
+    /// Lets one micro-batch of a stage cost otherwise than its others, such as a shorter last one. The
+    /// update isn't any micro-batch's: that of `cost` is not looked at.
+    #[must_use]
+    pub fn with_micro_batch(
+        mut self,
+        stage: Stage,
+        micro_batch: MicroBatch,
+        cost: StageCost,
+    ) -> Self {
+        self.special.insert((stage, micro_batch), cost);
+        self
+    }
+
     /// Adds a fixed time to every compute action, such as the launch of its kernels.
     #[must_use]
     pub fn with_overhead(self, overhead: f64) -> Self {
         Self { overhead, ..self }
     }
 
-    /// Sets the connection that every pair of ranks has.
+    /// Sets the link of all messages.
     #[must_use]
     pub fn with_link(self, link: Link) -> Self {
         Self { link, ..self }
     }
 
-    /// The connection between ranks.
+    /// Sets the link of the messages along one edge, in both directions: another bandwidth, or another
+    /// size of the boundary.
     #[must_use]
-    pub fn link(&self) -> Link {
-        self.link
+    pub fn with_edge_link(mut self, edge: Edge, link: Link) -> Self {
+        self.links.insert(edge, link);
+        self
+    }
+
+    /// Keeps a rank from computing until its message has left, for transports that can't send and
+    /// compute at once.
+    #[must_use]
+    pub fn with_blocking_sends(self, blocking_sends: bool) -> Self {
+        Self { blocking_sends, ..self }
+    }
+
+    /// Whether a rank waits until its message has left.
+    #[must_use]
+    pub fn blocking_sends(&self) -> bool {
+        self.blocking_sends
+    }
+
+    /// The link of messages along an edge.
+    #[must_use]
+    pub fn link(&self, edge: Edge) -> Link {
+        // Most models have one link for all, and a million messages.
+        if self.links.is_empty() {
+            return self.link;
+        }
+        self.links.get(&edge).copied().unwrap_or(self.link)
     }
 
     /// The cost of each stage.
@@ -127,7 +200,13 @@ impl CostModel {
     /// If the costs don't cover the action's stage.
     #[must_use]
     pub fn time(&self, action: Compute) -> f64 {
-        self.stages[action.stage.index()].of(action.kind) + self.overhead
+        let usual = &self.stages[action.stage.index()];
+        let cost = if self.special.is_empty() {
+            usual
+        } else {
+            self.special.get(&(action.stage, action.micro_batch)).unwrap_or(usual)
+        };
+        cost.of(action.kind) + self.overhead
     }
 
     /// Checks that there is a usable cost for each of `stages` stages.
@@ -135,27 +214,28 @@ impl CostModel {
         if self.stages.len() != stages {
             return Err(CostError::Stages { found: self.stages.len(), expected: stages });
         }
-        let general = [
-            ("the overhead per action", self.overhead),
-            ("the link's latency", self.link.latency),
-            ("the link's transfer time", self.link.transfer),
-        ];
-        let general = general.into_iter().map(|(what, value)| (what.to_owned(), value));
-        let per_stage = self.stages.iter().enumerate().flat_map(|(stage, cost)| {
-            [
-                ("forward", cost.forward),
-                ("backward", cost.backward),
-                ("weight gradient", cost.weight_grad),
-                ("input gradient", cost.backward - cost.weight_grad),
-                ("recomputation", cost.recompute),
-                ("update", cost.update),
-            ]
-            .map(|(what, value)| (format!("the {what} of stage {stage}"), value))
-        });
-        match general.chain(per_stage).find(|(_, v)| !(v.is_finite() && *v >= 0.0)) {
-            Some((what, value)) => Err(CostError::Invalid { what, value }),
+        let usable = |what: &dyn Fn(&str) -> String, costs: &[(&str, f64)]| match costs
+            .iter()
+            .find(|(_, v)| !(v.is_finite() && *v >= 0.0))
+        {
+            Some((name, value)) => Err(CostError::Invalid { what: what(name), value: *value }),
             None => Ok(()),
+        };
+        usable(&|name| (*name).to_owned(), &[("the overhead per action", self.overhead)])?;
+        let link = |link: &Link| [("latency", link.latency), ("transfer time", link.transfer)];
+        usable(&|name| format!("the link's {name}"), &link(&self.link))?;
+        for (edge, of_edge) in &self.links {
+            let what = |name: &str| format!("the {name} from stage {} to {}", edge.from, edge.to);
+            usable(&what, &link(of_edge))?;
         }
+        for (stage, cost) in self.stages.iter().enumerate() {
+            usable(&|name| format!("the {name} of stage {stage}"), &cost.named())?;
+        }
+        for ((stage, m), cost) in &self.special {
+            let what = |name: &str| format!("the {name} of stage {stage} for micro-batch {m}");
+            usable(&what, &cost.named())?;
+        }
+        Ok(())
     }
 }
 

@@ -17,14 +17,17 @@ pub struct Edge {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Edges {
     stages: usize,
+    /// By source, then by destination.
     skips: Vec<Edge>,
+    /// The same by destination, then by source.
+    by_end: Vec<Edge>,
 }
 
 impl Edges {
     /// Stage 0 → 1 → 2 → … and nothing else.
     #[must_use]
     pub fn chain(stages: usize) -> Self {
-        Self { stages, skips: Vec::new() }
+        Self { stages, skips: Vec::new(), by_end: Vec::new() }
     }
 
     /// Adds a direct edge between two stages that aren't neighbours.
@@ -41,6 +44,8 @@ impl Edges {
         let edge = Edge { from, to };
         if let Err(place) = self.skips.binary_search(&edge) {
             self.skips.insert(place, edge);
+            let place = self.by_end.partition_point(|e| (e.to, e.from) < (to, from));
+            self.by_end.insert(place, edge);
         }
         Ok(self)
     }
@@ -56,22 +61,47 @@ impl Edges {
         let previous =
             stage.index().checked_sub(1).map(|i| Edge { from: Stage::new(i), to: stage });
         // A skip starts below the neighbour, so the neighbour's edge is always the last.
-        self.skips.iter().copied().filter(move |e| e.to == stage).chain(previous)
+        let first = self.by_end.partition_point(|e| e.to < stage);
+        self.by_end[first..].iter().copied().take_while(move |e| e.to == stage).chain(previous)
     }
 
     /// The edges out of `stage`, by ascending destination.
     pub fn outgoing(&self, stage: Stage) -> impl Iterator<Item = Edge> + '_ {
         let next = stage.index() + 1;
         let next = (next < self.stages).then(|| Edge { from: stage, to: Stage::new(next) });
-        next.into_iter().chain(self.skips.iter().copied().filter(move |e| e.from == stage))
+        let first = self.skips.partition_point(|e| e.from < stage);
+        next.into_iter()
+            .chain(self.skips[first..].iter().copied().take_while(move |e| e.from == stage))
+    }
+
+    /// Number of edges.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.stages.saturating_sub(1) + self.skips.len()
+    }
+
+    /// Whether there is only one stage.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The place of an edge among all of them: first the chain's, then the skips.
+    #[must_use]
+    pub fn index(&self, edge: Edge) -> Option<usize> {
+        if edge.to.index() >= self.stages {
+            None
+        } else if edge.from.index() + 1 == edge.to.index() {
+            Some(edge.from.index())
+        } else {
+            self.skips.binary_search(&edge).ok().map(|skip| self.stages - 1 + skip)
+        }
     }
 
     /// Whether a value travels from `from` to `to`.
     #[must_use]
     pub fn contains(&self, from: Stage, to: Stage) -> bool {
-        to.index() < self.stages
-            && (from.index() + 1 == to.index()
-                || self.skips.binary_search(&Edge { from, to }).is_ok())
+        self.index(Edge { from, to }).is_some()
     }
 }
 

@@ -70,6 +70,14 @@ pub enum PlanError {
         /// The shapes it can do.
         supported: String,
     },
+    /// No schedule has this name.
+    #[error("there is no schedule `{name}`: use one of {known}")]
+    UnknownSchedule {
+        /// The name asked for.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
     /// A rank has nothing to do.
     #[error("rank {rank} has no action: give it some, or plan for fewer ranks")]
     IdleRank {
@@ -88,15 +96,21 @@ pub enum PlanError {
         /// The plan with the cell marked.
         grid: String,
     },
+    /// A plan file that isn't one.
+    #[error("this is no plan: {problem}")]
+    File {
+        /// What is wrong with it.
+        problem: String,
+    },
     /// Something in a plan file is no action.
-    #[error("rank {rank}, cell {position}: {source}")]
+    #[error("rank {rank}, cell {position}: {problem}")]
     Parse {
         /// In which row.
         rank: usize,
         /// In which cell of the row, counted from zero.
         position: usize,
         /// What is wrong with the text.
-        source: ParseActionError,
+        problem: ParseActionError,
     },
     /// An edge that isn't a skip.
     #[error(

@@ -22,16 +22,17 @@ mod action;
 mod cost;
 mod edges;
 mod error;
-mod forward_only;
-mod gpipe;
 mod grid;
 mod ids;
-mod one_f_one_b;
+mod memory;
 mod plan;
+mod plan_builder;
+mod plan_file;
 mod program;
 mod progress;
 mod retention;
 mod schedule;
+mod schedules;
 mod shape;
 mod simulate;
 mod svg;
@@ -42,14 +43,17 @@ pub use action::{Action, Compute, ComputeKind, Direction, Message, ParseActionEr
 pub use cost::{CostModel, Link, StageCost};
 pub use edges::{Edge, Edges};
 pub use error::{CostError, Fault, PlanError};
-pub use forward_only::ForwardOnly;
-pub use gpipe::{Drain, GPipe};
 pub use ids::{MicroBatch, Rank, Stage};
-pub use one_f_one_b::OneFOneB;
+pub use memory::StageMemory;
 pub use plan::{Mode, Plan};
+pub use plan_builder::PlanBuilder;
 pub use program::Program;
 pub use retention::{Retention, StageRetention};
 pub use schedule::Schedule;
+pub use schedules::{
+    Drain, DualPipeV, ForwardOnly, GPipe, Interleaved1F1B, LoopedBfs, OneFOneB, ZbH1, ZbV,
+    schedule_named, schedules,
+};
 pub use shape::{MAX_ACTIONS, Shape};
 pub use simulate::simulate;
 pub use svg::{Panel, render_svg};

@@ -157,7 +157,7 @@ where
             .enumerate()
             .filter(|(_, cell)| !cell.is_empty())
             .map(|(position, cell)| {
-                cell.parse().map_err(|source| PlanError::Parse { rank, position, source })
+                cell.parse().map_err(|problem| PlanError::Parse { rank, position, problem })
             })
             .collect()
     };

@@ -7,8 +7,8 @@ use crate::grid::{Mark, cell_grid};
 use crate::plan::parse_rows;
 use crate::progress::check_program;
 use crate::{
-    Action, Compute, ComputeKind, Direction, Edge, Edges, Fault, Message, Mode, Plan, PlanError,
-    Rank, Retention, Stage,
+    Action, Compute, ComputeKind, Direction, Edge, Edges, Fault, Message, Plan, PlanError, Rank,
+    Retention, Stage, StageRetention,
 };
 
 /// For each rank, what it does in one step, in order.
@@ -38,10 +38,11 @@ impl Program {
         Ok(Self { rows, plan: plan.clone(), edges: edges.clone(), retention: retention.clone() })
     }
 
-    /// Reads rows that already hold communication, as strictly as [`Plan::parse`] reads compute.
+    /// Reads rows of action texts that hold communication, as strictly as [`Plan::parse`] reads compute.
     ///
-    /// `in_flight` says how many messages from one rank to another may be on their way before a send
-    /// keeps its rank waiting: `Some(0)` is a rendezvous, `None` never waits.
+    /// `edges` makes the edges for a number of stages. `in_flight` says how many messages from one rank
+    /// to another may be on their way before a send keeps its rank waiting: `Some(0)` is a rendezvous,
+    /// `None` never waits. A stage that recomputes is taken as one layer, because texts name no layers.
     ///
     /// # Errors
     ///
@@ -55,21 +56,18 @@ impl Program {
     where
         R: IntoIterator<Item = &'a str>,
     {
-        let rows: Vec<Vec<Action>> = parse_rows(rows)?;
+        Self::from_rows(parse_rows(rows)?, edges, in_flight)
+    }
+
+    pub(crate) fn from_rows(
+        rows: Vec<Vec<Action>>,
+        edges: impl FnOnce(usize) -> Result<Edges, PlanError>,
+        in_flight: Option<usize>,
+    ) -> Result<Self, PlanError> {
         let plan =
             Plan::new(rows.iter().map(|row| row.iter().filter_map(Action::compute).collect()))?;
         let edges = edges(plan.stages())?;
-        let recomputed: HashSet<_> = plan
-            .rows()
-            .iter()
-            .flatten()
-            .filter(|a| a.kind == ComputeKind::Recompute)
-            .map(|a| (a.stage, a.micro_batch))
-            .collect();
-        let retention = Retention::from_fn(&plan, |stage, m| {
-            // A file names no layers: a stage that recomputes is taken as one.
-            crate::StageRetention::drop_all(usize::from(recomputed.contains(&(stage, m))))
-        });
+        let retention = recomputed(&plan);
         check_sizes(&plan, &edges, &retention)?;
         let program = Self { rows, plan, edges, retention };
         program.check_messages()?;
@@ -123,29 +121,6 @@ impl Program {
     #[must_use]
     pub fn rank_of(&self, stage: Stage) -> Rank {
         self.plan.placement()[stage.index()]
-    }
-
-    /// The highest number of micro-batches, counted per stage, whose forward has run on `rank` and
-    /// whose backward hasn't ended. What each costs depends on the retention.
-    ///
-    /// # Panics
-    ///
-    /// If there is no such rank.
-    #[must_use]
-    pub fn peak_activations(&self, rank: usize) -> usize {
-        if self.plan.mode() == Mode::ForwardOnly {
-            return 0;
-        }
-        let (mut kept, mut peak) = (0usize, 0);
-        for action in self.plan.row(rank) {
-            match action.kind {
-                ComputeKind::Forward => kept += 1,
-                ComputeKind::Backward | ComputeKind::BackwardWeight => kept -= 1,
-                ComputeKind::Recompute | ComputeKind::BackwardInput => {}
-            }
-            peak = peak.max(kept);
-        }
-        peak
     }
 
     /// The messages that precede and follow a compute action.
@@ -212,6 +187,16 @@ impl fmt::Display for Program {
         }
         Ok(())
     }
+}
+
+/// The retention that the plan's own `R` actions ask for, each stage taken as one layer.
+pub(crate) fn recomputed(plan: &Plan) -> Retention {
+    let recomputes = |a: &&Compute| a.kind == ComputeKind::Recompute;
+    let pairs = plan.rows().iter().flatten().filter(recomputes);
+    let pairs: HashSet<_> = pairs.map(|a| (a.stage, a.micro_batch)).collect();
+    Retention::from_fn(plan, |stage, m| {
+        StageRetention::drop_all(usize::from(pairs.contains(&(stage, m))))
+    })
 }
 
 fn check_sizes(plan: &Plan, edges: &Edges, retention: &Retention) -> Result<(), PlanError> {

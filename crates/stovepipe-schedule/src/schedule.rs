@@ -27,7 +27,7 @@ use crate::{Plan, PlanError, Shape};
 ///     }
 ///
 ///     fn plan(&self, shape: Shape) -> Result<Plan, PlanError> {
-///         shape.check_single_chunk(self.name())?;
+///         shape.check_chunks(self.name(), 1)?;
 ///         Plan::new(Stage::first(shape.ranks).map(|stage| {
 ///             MicroBatch::first(shape.micro_batches)
 ///                 .flat_map(|m| [Compute::forward(stage, m), Compute::backward(stage, m)])
@@ -54,6 +54,11 @@ pub trait Schedule: Send + Sync {
     /// A shape that the schedule can't do is [`PlanError::Unsupported`] and says which it can; zero
     /// or too many actions are refused by [`Shape::check`].
     fn plan(&self, shape: Shape) -> Result<Plan, PlanError>;
+
+    /// Stages per rank to plan for when nobody says how many: 1, or what a schedule of several needs.
+    fn default_chunks(&self) -> usize {
+        1
+    }
 }
 
 impl<S: Schedule + ?Sized> Schedule for &S {
@@ -63,6 +68,10 @@ impl<S: Schedule + ?Sized> Schedule for &S {
 
     fn plan(&self, shape: Shape) -> Result<Plan, PlanError> {
         (**self).plan(shape)
+    }
+
+    fn default_chunks(&self) -> usize {
+        (**self).default_chunks()
     }
 }
 
@@ -74,6 +83,10 @@ impl<S: Schedule + ?Sized> Schedule for Box<S> {
     fn plan(&self, shape: Shape) -> Result<Plan, PlanError> {
         (**self).plan(shape)
     }
+
+    fn default_chunks(&self) -> usize {
+        (**self).default_chunks()
+    }
 }
 
 impl<S: Schedule + ?Sized> Schedule for Arc<S> {
@@ -83,6 +96,10 @@ impl<S: Schedule + ?Sized> Schedule for Arc<S> {
 
     fn plan(&self, shape: Shape) -> Result<Plan, PlanError> {
         (**self).plan(shape)
+    }
+
+    fn default_chunks(&self) -> usize {
+        (**self).default_chunks()
     }
 }
 

@@ -63,20 +63,21 @@ impl Shape {
             .ok_or(PlanError::TooLarge { shape: *self })
     }
 
-    /// Refuses more than one stage per rank, for schedules that know only one.
+    /// Refuses another number of stages per rank than `chunks`, for schedules that know only one.
     ///
     /// # Errors
     ///
-    /// [`PlanError::Unsupported`].
-    pub fn check_single_chunk(&self, schedule: &str) -> Result<(), PlanError> {
+    /// [`PlanError::Unsupported`], and as [`Shape::check`].
+    pub fn check_chunks(&self, schedule: &str, chunks: usize) -> Result<(), PlanError> {
         self.check()?;
-        if self.chunks == 1 {
+        if self.chunks == chunks {
             return Ok(());
         }
+        let stages = if chunks == 1 { "one stage".to_owned() } else { format!("{chunks} stages") };
         Err(PlanError::Unsupported {
             schedule: schedule.to_owned(),
             shape: *self,
-            supported: "one stage per rank (chunks = 1)".to_owned(),
+            supported: format!("{stages} per rank (chunks = {chunks})"),
         })
     }
 }

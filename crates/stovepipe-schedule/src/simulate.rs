@@ -3,13 +3,15 @@
 use std::collections::HashMap;
 
 use crate::progress::settle;
-use crate::{Action, CostError, CostModel, Message, Program, Span, Stage, Timeline};
+use crate::{
+    Action, CostError, CostModel, Direction, Message, Mode, Program, Span, Stage, Timeline,
+};
 
 /// Plays a program against costs: an action starts when its rank is free and its inputs have arrived.
 ///
-/// A send costs its rank nothing; its message occupies the link between the two ranks for the
-/// transfer time, one message after the other, and arrives after the latency. The update starts when
-/// every rank has ended its program. Time and memory grow linearly with the number of actions.
+/// A message occupies the link between its two ranks for the transfer time, one message after the other
+/// in each direction, and arrives after the latency. The update starts when every rank has ended its
+/// program. Time and memory grow linearly with the number of actions.
 ///
 /// # Errors
 ///
@@ -20,11 +22,10 @@ pub fn simulate(program: &Program, costs: &CostModel) -> Result<Timeline, CostEr
     costs.check(plan.stages())?;
     let ranks = plan.ranks();
     let owner = |stage: Stage| program.rank_of(stage).index();
-    let link = costs.link();
     let mut clock = vec![0.0f64; ranks];
     let mut spans: Vec<Vec<Span>> =
         (0..ranks).map(|rank| Vec::with_capacity(program.row(rank).len())).collect();
-    let mut arrivals: HashMap<Message, f64> = HashMap::new();
+    let mut arrivals = Arrivals::new(program);
     let mut link_free: HashMap<(usize, usize), f64> = HashMap::new();
 
     settle(ranks, |rank, wake| {
@@ -34,14 +35,15 @@ pub fn simulate(program: &Program, costs: &CostModel) -> Result<Timeline, CostEr
                 Action::Compute(compute) => start + costs.time(compute),
                 Action::Send(message) => {
                     let to = owner(message.to);
+                    let link = costs.link(message.edge());
                     let free = link_free.entry((rank, to)).or_default();
                     let sent = free.max(start) + link.transfer;
                     *free = sent;
-                    arrivals.insert(message, sent + link.latency);
+                    arrivals.set(message, sent + link.latency);
                     wake(to);
-                    start
+                    if costs.blocking_sends() { sent } else { start }
                 }
-                Action::Recv(message) => match arrivals.remove(&message) {
+                Action::Recv(message) => match arrivals.get(message) {
                     Some(arrival) => arrival.max(start),
                     None => return,
                 },
@@ -56,8 +58,42 @@ pub fn simulate(program: &Program, costs: &CostModel) -> Result<Timeline, CostEr
         plan.stages_of(rank).iter().map(|s| costs.stages()[s.index()].update).sum()
     };
     let updates = (0..ranks)
-        .map(|rank| (plan.mode() == crate::Mode::Training).then(|| flushed..flushed + update(rank)))
+        .map(|rank| (plan.mode() == Mode::Training).then(|| flushed..flushed + update(rank)))
         .collect();
     let timeline = Timeline::new(spans, updates);
-    if timeline.makespan().is_finite() { Ok(timeline) } else { Err(CostError::Overflow) }
+    let busy: f64 = (0..ranks).map(|rank| timeline.busy(rank)).sum();
+    let total = timeline.makespan() * ranks as f64;
+    if busy.is_finite() && total.is_finite() { Ok(timeline) } else { Err(CostError::Overflow) }
+}
+
+/// When each message arrives, by edge, direction and micro-batch.
+struct Arrivals<'a> {
+    program: &'a Program,
+    /// Not a number until the message is sent.
+    times: Vec<f64>,
+}
+
+impl<'a> Arrivals<'a> {
+    fn new(program: &'a Program) -> Self {
+        let messages = 2 * program.edges().len() * program.plan().micro_batches();
+        Self { program, times: vec![f64::NAN; messages] }
+    }
+
+    /// The place of a message; a program holds none without an edge.
+    fn index(&self, message: Message) -> Option<usize> {
+        let edge = self.program.edges().index(message.edge())?;
+        let way = usize::from(message.direction == Direction::Backward);
+        let line = 2 * edge + way;
+        Some(line * self.program.plan().micro_batches() + message.micro_batch.index())
+    }
+
+    fn set(&mut self, message: Message, time: f64) {
+        if let Some(index) = self.index(message) {
+            self.times[index] = time;
+        }
+    }
+
+    fn get(&self, message: Message) -> Option<f64> {
+        self.index(message).map(|index| self.times[index]).filter(|time| !time.is_nan())
+    }
 }

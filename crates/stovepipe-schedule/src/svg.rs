@@ -14,8 +14,8 @@ const TITLE: f64 = 30.0;
 const AXIS: f64 = 34.0;
 const PANEL_GAP: f64 = 18.0;
 const LEGEND: f64 = 40.0;
-/// Narrower boxes carry no text.
-const LABEL_MIN: f64 = 22.0;
+/// Boxes that would need smaller text carry none.
+const LABEL_SIZES: std::ops::RangeInclusive<f64> = 7.0..=12.0;
 const FONT: &str = "system-ui, sans-serif";
 const INK: &str = "#1f2933";
 
@@ -109,9 +109,11 @@ fn draw_span(mut group: Group, span: &Span, y: f64, scale: f64, unit: &str) -> G
         .set("stroke-width", if width > 4.0 { 0.8 } else { 0.0 })
         .add(Title::new(hint));
     group = group.add(bar);
-    if width >= LABEL_MIN {
-        let size = (width / 3.2).clamp(7.0, 12.0);
-        let label = text(x + width / 2.0, y + ROW / 2.0 + size * 0.35, size, compute.to_string());
+    let label = compute.to_string();
+    // A digit is about 0.62 times as wide as high.
+    let size = ((width - 2.0) / (0.62 * label.len() as f64)).min(*LABEL_SIZES.end());
+    if size >= *LABEL_SIZES.start() {
+        let label = text(x + width / 2.0, y + ROW / 2.0 + size * 0.35, size, label);
         group = group
             .add(label.set("text-anchor", "middle").set("fill", ink).set("pointer-events", "none"));
     }
@@ -122,13 +124,24 @@ fn draw_span(mut group: Group, span: &Span, y: f64, scale: f64, unit: &str) -> G
 fn colour(compute: Compute) -> (String, &'static str) {
     let hue = (210.0 + 137.508 * compute.micro_batch.index() as f64) % 360.0;
     let (saturation, lightness, ink) = match compute.kind {
-        ComputeKind::Forward => (62, 78, INK),
-        ComputeKind::Recompute => (30, 88, INK),
-        ComputeKind::Backward => (52, 48, "#ffffff"),
-        ComputeKind::BackwardInput => (52, 56, "#ffffff"),
-        ComputeKind::BackwardWeight => (42, 36, "#ffffff"),
+        ComputeKind::Forward => (0.62, 0.78, INK),
+        ComputeKind::Recompute => (0.30, 0.88, INK),
+        ComputeKind::Backward => (0.52, 0.48, "#ffffff"),
+        ComputeKind::BackwardInput => (0.52, 0.56, "#ffffff"),
+        ComputeKind::BackwardWeight => (0.42, 0.36, "#ffffff"),
     };
-    (format!("hsl({hue:.0} {saturation}% {lightness}%)"), ink)
+    (hex(hue, saturation, lightness), ink)
+}
+
+/// HSL as `#rrggbb`, which every viewer of SVG knows.
+fn hex(hue: f64, saturation: f64, lightness: f64) -> String {
+    let amplitude = saturation * lightness.min(1.0 - lightness);
+    let channel = |offset: f64| {
+        let k = (offset + hue / 30.0) % 12.0;
+        let value = lightness - amplitude * (k - 3.0).min(9.0 - k).clamp(-1.0, 1.0);
+        (255.0 * value).round() as u8
+    };
+    format!("#{:02x}{:02x}{:02x}", channel(0.0), channel(8.0), channel(4.0))
 }
 
 /// Ticks at round numbers, at most ten of them.
@@ -221,6 +234,14 @@ mod tests {
         assert!(
             render_svg(&[Panel { title: "empty", timeline: &timeline }], "s").contains("rank 1")
         );
+    }
+
+    #[test]
+    fn colours_are_those_of_css() {
+        assert_eq!(hex(0.0, 1.0, 0.5), "#ff0000");
+        assert_eq!(hex(120.0, 1.0, 0.25), "#008000");
+        assert_eq!(hex(210.0, 0.5, 0.4), "#336699");
+        assert_eq!(hex(77.0, 0.0, 1.0), "#ffffff");
     }
 
     #[test]

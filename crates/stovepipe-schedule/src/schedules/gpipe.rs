@@ -47,7 +47,7 @@ impl Schedule for GPipe {
     }
 
     fn plan(&self, shape: Shape) -> Result<Plan, PlanError> {
-        shape.check_single_chunk(self.name())?;
+        shape.check_chunks(self.name(), 1)?;
         Plan::new(Stage::first(shape.ranks).map(|stage| {
             let all = || MicroBatch::first(shape.micro_batches);
             let fill = all().map(|m| Compute::forward(stage, m));

@@ -1,0 +1,112 @@
+//! Plan files: every plan reads back, and nothing that isn't one does harm.
+
+use proptest::prelude::*;
+use stovepipe_schedule::{
+    Edges, Fault, Plan, PlanError, Program, Retention, Schedule, Shape, Stage, StageRetention,
+    schedules,
+};
+
+fn plans() -> impl Iterator<Item = Plan> {
+    schedules().into_iter().map(|schedule| {
+        let shape = Shape::new(3, 7).with_chunks(schedule.default_chunks());
+        schedule.plan(shape).expect("a plan")
+    })
+}
+
+#[test]
+fn plans_read_back_from_csv_and_json() {
+    for plan in plans() {
+        let read = |text: &str| Program::read(text, None).map(|program| program.plan().clone());
+        assert_eq!(read(&plan.to_csv()).as_ref(), Ok(&plan));
+        let json = serde_json::to_string(&plan).expect("serializes");
+        assert_eq!(read(&json).as_ref(), Ok(&plan));
+        assert_eq!(serde_json::from_str::<Plan>(&json).expect("parses"), plan);
+    }
+}
+
+#[test]
+fn programs_read_back_with_their_messages_skips_and_recomputation() {
+    for plan in plans() {
+        let s = Stage::new;
+        let edges = Edges::chain(plan.stages()).with_skip(s(0), s(2)).expect("a skip");
+        let trains = plan.mode() == stovepipe_schedule::Mode::Training;
+        let retention = Retention::from_fn(&plan, |stage, m| {
+            let drop = trains && (stage.index() + m.index()) % 2 == 0;
+            StageRetention::drop_all(usize::from(drop))
+        });
+        let program = Program::lower(&plan, &edges, &retention).expect("lowers");
+        let again = Program::read(&program.to_csv(), None).expect("reads back");
+        assert_eq!(again.to_string(), program.to_string());
+        assert_eq!(again.edges(), program.edges());
+        let json = serde_json::to_string(&program).expect("serializes");
+        assert_eq!(Program::read(&json, None).expect("reads back"), again);
+    }
+}
+
+#[test]
+fn compute_only_files_are_lowered() {
+    let program = Program::read("0F0,0R0,,,0B0\n,1F0,1B0\n", None).expect("a plan");
+    let row: Vec<_> = program.row(0).iter().map(ToString::to_string).collect();
+    assert_eq!(row, ["0F0", "0SEND_F0", "0R0", "0RECV_B0", "0B0"]);
+}
+
+#[test]
+fn what_is_no_plan_is_refused_with_advice() {
+    for (text, advice) in [
+        ("", "no ranks"),
+        ("\n\n", "no ranks"),
+        (",,\n0F0", "rank 0 has no action"),
+        ("0F0,0B0\n1F0,banana", "rank 1, cell 1: `banana` is not an action"),
+        ("{\"ranks\": [[\"0F0\", \"x\"]]}", "rank 0, cell 1"),
+        ("{\"ranks\": 3}", "this is no plan: invalid type"),
+        ("{\"rank\": []}", "unknown field"),
+        ("{", "this is no plan: EOF"),
+        ("\u{0}\u{1}\u{2}", "is not an action"),
+        // Half of the messages: as strict as with compute.
+        ("0F0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0", "0RECV_B0 is missing"),
+        // A skip beyond the last stage.
+        ("0F0,0SEND_F0>9,0B0\n1F0,1B0", "a skip goes up"),
+    ] {
+        let error = Program::read(text, None).expect_err(text).to_string();
+        assert!(error.contains(advice), "{text:?}: {error}");
+    }
+    let rendezvous = "0F0,0SEND_F0,0F1,0SEND_F1,2RECV_F0,2F0,2RECV_F1,2F1\n\
+                      1RECV_F0,1F0,1SEND_F0,1RECV_F1,1F1,1SEND_F1";
+    assert!(Program::read(rendezvous, None).is_ok());
+    let error = Program::read(rendezvous, Some(0)).expect_err("waits for each other");
+    assert!(matches!(error, PlanError::Cell { fault: Fault::Deadlock { .. }, .. }), "{error}");
+}
+
+/// Text that looks like a plan file more often than not.
+fn nearly_csv() -> impl Strategy<Value = String> {
+    let cell = prop_oneof![
+        8 => (0u32..4, prop::sample::select(vec!["F", "B", "I", "W", "R"]), 0u32..4)
+            .prop_map(|(s, k, m)| format!("{s}{k}{m}")),
+        2 => (0u32..4, prop::sample::select(vec!["SEND_F", "RECV_F", "SEND_B", "RECV_B"]), 0u32..4)
+            .prop_map(|(s, k, m)| format!("{s}{k}{m}")),
+        1 => (any::<u32>(), any::<u32>()).prop_map(|(s, m)| format!("{s}F{m}")),
+        1 => "[ -~]{0,8}",
+        1 => Just(String::new()),
+        1 => (0u32..9, 0u32..9).prop_map(|(a, b)| format!("{a}SEND_F0>{b}")),
+    ];
+    let row = prop::collection::vec(cell, 0..12).prop_map(|cells| cells.join(","));
+    prop::collection::vec(row, 0..6).prop_map(|rows| rows.join("\n"))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn no_text_makes_reading_panic(text in prop_oneof![nearly_csv(), ".{0,80}"]) {
+        let json = serde_json::json!({"ranks": text.lines().map(|l| l.split(',').collect::<Vec<_>>()).collect::<Vec<_>>()});
+        for text in [text, json.to_string()] {
+            for in_flight in [None, Some(0)] {
+                if let Ok(program) = Program::read(&text, in_flight) {
+                    // What is read can be written and read again.
+                    let again = Program::read(&program.to_csv(), in_flight);
+                    prop_assert_eq!(again.map(|p| p.to_string()), Ok(program.to_string()));
+                }
+            }
+        }
+    }
+}
