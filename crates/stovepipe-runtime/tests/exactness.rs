@@ -7,8 +7,8 @@ use std::sync::Arc;
 use common::{batch, loss, pipeline, program, weights};
 use proptest::prelude::*;
 use stovepipe_schedule::{
-    Compute, Drain, Edges, ForwardOnly, GPipe, MicroBatch, OneFOneB, Plan, Program, Retention,
-    Schedule, Shape, Stage, StageRetention,
+    Compute, Drain, Edges, ForwardOnly, GPipe, MicroBatch, Mode, OneFOneB, Plan, Program,
+    Retention, Schedule, Shape, Stage, StageRetention, schedules,
 };
 
 const LAYERS: [f64; 4] = [2.0, -3.0, 1.0, 2.0];
@@ -47,6 +47,25 @@ fn stages_schedules_and_retention_change_nothing() {
                 for retention in [Retention::keep_all(&plan), drop] {
                     assert_eq!(train(&plan, &retention), expected, "{stages} stages\n{plan}");
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_schedule_of_whole_backwards_runs() {
+    for schedule in schedules() {
+        for (ranks, micro_batches) in [(1, 3), (2, 1), (2, 4), (2, 7)] {
+            let shape = Shape::new(ranks, micro_batches).with_chunks(schedule.default_chunks());
+            let Ok(plan) = schedule.plan(shape) else { continue };
+            if plan.splits_backward() || plan.mode() == Mode::ForwardOnly {
+                continue;
+            }
+            let one = OneFOneB.plan(Shape::new(1, micro_batches)).expect("a plan");
+            let expected = train(&one, &Retention::keep_all(&one));
+            let drop = Retention::from_fn(&plan, |_, _| StageRetention::drop_all(1));
+            for retention in [Retention::keep_all(&plan), drop] {
+                assert_eq!(train(&plan, &retention), expected, "{}\n{plan}", schedule.name());
             }
         }
     }
