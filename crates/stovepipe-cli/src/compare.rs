@@ -1,0 +1,132 @@
+//! `stovepipe compare`: every schedule that fits, side by side.
+
+use anyhow::{Result, bail};
+use clap::Args;
+use serde::Serialize;
+use stovepipe_checkpoint::Never;
+use stovepipe_schedule::{Mode, Schedule, schedules, simulate};
+
+use crate::costs::CostArguments;
+use crate::output::{self, percent, time};
+use crate::shape::ShapeArguments;
+
+/// Simulates every schedule that fits the shape, and lists them by makespan.
+///
+/// Costs are those of a whole rank: a schedule with V stages on each rank shares them out. Without
+/// --chunks each schedule gets the number of stages per rank that it is made for.
+// So that a negative cost gets its own message.
+#[derive(Args)]
+#[command(allow_negative_numbers = true)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    shape: ShapeArguments,
+    #[command(flatten, next_help_heading = "Costs (one value for all ranks, or one for each)")]
+    costs: CostArguments,
+    /// Writes JSON.
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Comparison {
+    schedules: Vec<Row>,
+    refused: Vec<Refusal>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    schedule: String,
+    chunks: usize,
+    makespan: f64,
+    utilization: Option<f64>,
+    bubble: Option<f64>,
+    idle: Vec<f64>,
+    /// Counted for each stage: a stage is a 1/chunks part of a rank.
+    peak_activations: Vec<usize>,
+    messages: usize,
+    splits_backward: bool,
+}
+
+#[derive(Serialize)]
+struct Refusal {
+    schedule: String,
+    reason: String,
+}
+
+impl Arguments {
+    pub(crate) fn run(&self) -> Result<()> {
+        let mut comparison = Comparison { schedules: Vec::new(), refused: Vec::new() };
+        for schedule in schedules() {
+            match schedule.plan(self.shape.of(&schedule)) {
+                Ok(plan) if plan.mode() == Mode::ForwardOnly => {}
+                Ok(plan) => comparison.schedules.push(self.row(&schedule, &plan)?),
+                Err(error) => comparison.refused.push(Refusal {
+                    schedule: schedule.name().to_owned(),
+                    reason: error.to_string(),
+                }),
+            }
+        }
+        if comparison.schedules.is_empty() {
+            let reason = comparison.refused.first().map(|r| r.reason.clone()).unwrap_or_default();
+            bail!("no schedule fits: {reason}");
+        }
+        comparison.schedules.sort_by(|a, b| a.makespan.total_cmp(&b.makespan));
+        if self.json {
+            output::print_json(&comparison)
+        } else {
+            output::print(&comparison.to_text())
+        }
+    }
+
+    fn row(&self, schedule: &dyn Schedule, plan: &stovepipe_schedule::Plan) -> Result<Row> {
+        let program = crate::simulate::lower(plan, &Never)?;
+        let timeline = simulate(&program, &self.costs.by_rank(plan)?)?;
+        let ranks = 0..plan.ranks();
+        let messages = ranks.clone().flat_map(|rank| program.row(rank));
+        Ok(Row {
+            schedule: schedule.name().to_owned(),
+            chunks: plan.stages() / plan.ranks(),
+            makespan: timeline.makespan(),
+            utilization: timeline.utilization(),
+            bubble: timeline.bubble(),
+            idle: ranks.clone().map(|rank| timeline.idle(rank)).collect(),
+            peak_activations: ranks.map(|rank| program.peak_activations(rank)).collect(),
+            messages: messages.filter(|a| a.compute().is_none()).count() / 2,
+            splits_backward: plan.splits_backward(),
+        })
+    }
+}
+
+impl Comparison {
+    fn to_text(&self) -> String {
+        let mut table = output::table([
+            "schedule",
+            "stages per rank",
+            "makespan",
+            "bubble",
+            "kept by rank",
+            "messages",
+            "backward",
+        ]);
+        for row in &self.schedules {
+            // In parts of a rank, so that schedules with different numbers of stages compare.
+            let kept = |peak: &usize| time(*peak as f64 / row.chunks as f64);
+            table.add_row([
+                row.schedule.clone(),
+                row.chunks.to_string(),
+                time(row.makespan),
+                percent(row.bubble),
+                row.peak_activations.iter().map(kept).collect::<Vec<_>>().join(", "),
+                row.messages.to_string(),
+                if row.splits_backward { "split" } else { "whole" }.to_owned(),
+            ]);
+        }
+        let mut text = format!(
+            "{table}\nkept: the most micro-batches whose activations a whole rank holds at once\n"
+        );
+        for refusal in &self.refused {
+            text.push_str(&format!("not listed: {}\n", refusal.reason));
+        }
+        text
+    }
+}

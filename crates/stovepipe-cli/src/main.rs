@@ -1,0 +1,88 @@
+//! The `stovepipe` command: plans, checks, prices and compares pipeline schedules before there is a
+//! device to run them on. What the commands do is in the libraries; here are arguments and output.
+
+mod check;
+mod compare;
+mod costs;
+mod output;
+mod partition;
+mod plan;
+mod shape;
+mod simulate;
+mod sweep;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
+/// Plans, checks, prices and compares pipeline schedules.
+///
+/// A schedule orders the work of ranks (devices) that hold consecutive stages of a model, for a
+/// mini-batch cut into micro-batches. Times are in any unit, the same everywhere.
+///
+/// Look at a plan:            stovepipe plan --schedule 1f1b --ranks 4 --micro-batches 8
+/// What would it take:        stovepipe simulate --schedule 1f1b --ranks 4 --micro-batches 8
+/// Which schedule is best:    stovepipe compare --ranks 4 --micro-batches 8
+/// How many micro-batches:    stovepipe sweep --ranks 4 --work 32 --overhead 0.5
+/// Where to cut the layers:   stovepipe partition --costs 13,13,19,16 --parts 3
+#[derive(Parser)]
+#[command(name = "stovepipe", version, verbatim_doc_comment)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Plan(plan::Arguments),
+    Check(check::Arguments),
+    Simulate(simulate::Arguments),
+    Compare(compare::Arguments),
+    Sweep(sweep::Arguments),
+    Partition(partition::Arguments),
+    /// Writes a completion script for your shell to standard output.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads our output may have seen enough of it.
+        Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Plan(arguments) => arguments.run(),
+        Command::Check(arguments) => arguments.run(),
+        Command::Simulate(arguments) => arguments.run(),
+        Command::Compare(arguments) => arguments.run(),
+        Command::Sweep(arguments) => arguments.run(),
+        Command::Partition(arguments) => arguments.run(),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "stovepipe", &mut script);
+            output::print(&String::from_utf8(script)?)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Arguments::command().debug_assert();
+    }
+}

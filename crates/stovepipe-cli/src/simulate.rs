@@ -1,0 +1,189 @@
+//! `stovepipe simulate`: when every action would run, and what that means.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use stovepipe_checkpoint::{Always, CheckpointPolicy, ExceptLast, Layout, Never};
+use stovepipe_schedule::{
+    Action, Edges, Panel, Plan, Program, Timeline, render_svg, render_trace, simulate,
+};
+
+use crate::costs::CostArguments;
+use crate::output::{self, percent, time};
+use crate::shape::SCHEDULES;
+
+/// Plays a plan against costs, and says how long it takes and how much of that is idle.
+///
+/// Give a schedule and its shape, or a plan from a file. Bubble is idle time divided by total time.
+#[derive(Args)]
+#[command(allow_negative_numbers = true, group = clap::ArgGroup::new("source").required(true))]
+pub(crate) struct Arguments {
+    #[arg(long, value_name = "NAME", group = "source", requires_all = ["ranks", "micro_batches"], help = SCHEDULES)]
+    schedule: Option<String>,
+    /// A plan as CSV or JSON, instead of a schedule.
+    #[arg(long, value_name = "FILE", group = "source", conflicts_with_all = ["ranks", "micro_batches", "chunks"])]
+    plan: Option<PathBuf>,
+    /// Ranks: workers with a device each.
+    #[arg(long, value_name = "P")]
+    ranks: Option<usize>,
+    /// Micro-batches that the mini-batch is cut into.
+    #[arg(long, value_name = "M")]
+    micro_batches: Option<usize>,
+    /// Stages on each rank; by default 2 for schedules of several, otherwise 1.
+    #[arg(long, value_name = "V")]
+    chunks: Option<usize>,
+    /// What is recomputed instead of kept: by default nothing, or everything if --recompute is given.
+    #[arg(long, value_enum, conflicts_with = "plan")]
+    checkpoint: Option<Policy>,
+    #[command(flatten, next_help_heading = "Costs (one value for all stages, or one for each)")]
+    costs: CostArguments,
+    /// Draws the timeline.
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    svg: Option<PathBuf>,
+    /// Writes a trace for ui.perfetto.dev or chrome://tracing, a unit of time as a second.
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    trace: Option<PathBuf>,
+    /// Writes JSON.
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Policy {
+    /// Keep everything.
+    Never,
+    /// Recompute every micro-batch on every stage.
+    Always,
+    /// Recompute but where a backward follows its forward at once.
+    ExceptLast,
+}
+
+impl Policy {
+    fn policy(self) -> &'static dyn CheckpointPolicy {
+        match self {
+            Self::Never => &Never,
+            Self::Always => &Always,
+            Self::ExceptLast => &ExceptLast,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Results {
+    makespan: f64,
+    /// Busy time divided by total time; null if the step takes none.
+    utilization: Option<f64>,
+    /// Idle time divided by total time; null if the step takes none.
+    bubble: Option<f64>,
+    critical_path: Vec<Action>,
+    ranks: Vec<RankResults>,
+}
+
+#[derive(Serialize)]
+struct RankResults {
+    busy: f64,
+    idle: f64,
+    peak_activations: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak_bytes: Option<u64>,
+}
+
+/// Lowers a plan along the chain, each stage taken as one layer.
+pub(crate) fn lower(plan: &Plan, policy: &dyn CheckpointPolicy) -> Result<Program> {
+    let layers = vec![1; plan.stages()];
+    let retention = policy.retention(Layout::new(plan, &layers)?)?;
+    Ok(Program::lower(plan, &Edges::chain(plan.stages()), &retention)?)
+}
+
+impl Arguments {
+    pub(crate) fn run(&self) -> Result<()> {
+        let program = self.program()?;
+        let timeline = simulate(&program, &self.costs.by_stage(program.plan())?)?;
+        let results = self.results(&program, &timeline)?;
+        let name = self.schedule.as_deref().unwrap_or("plan");
+        if let Some(file) = &self.svg {
+            let panel = Panel { title: name, timeline: &timeline };
+            output::write(file, &render_svg(&[panel], ""))?;
+        }
+        if let Some(file) = &self.trace {
+            output::write(file, &render_trace(&[(name, &timeline)], 1.0))?;
+        }
+        if self.json { output::print_json(&results) } else { output::print(&results.to_text()) }
+    }
+
+    fn program(&self) -> Result<Program> {
+        if let Some(file) = &self.plan {
+            return crate::check::read(file, None);
+        }
+        let shape = crate::shape::ShapeArguments {
+            ranks: self.ranks.unwrap_or(0),
+            micro_batches: self.micro_batches.unwrap_or(0),
+            chunks: self.chunks,
+        };
+        let plan = shape.plan(self.schedule.as_deref().unwrap_or_default())?;
+        let default =
+            if self.costs.prices_recomputation() { Policy::Always } else { Policy::Never };
+        lower(&plan, self.checkpoint.unwrap_or(default).policy())
+    }
+
+    fn results(&self, program: &Program, timeline: &Timeline) -> Result<Results> {
+        let memory = self.costs.memory(program.plan().stages())?;
+        let rank = |rank: usize| RankResults {
+            busy: timeline.busy(rank),
+            idle: timeline.idle(rank),
+            peak_activations: program.peak_activations(rank),
+            peak_bytes: memory.as_ref().map(|stages| program.peak_bytes(rank, stages)),
+        };
+        Ok(Results {
+            makespan: timeline.makespan(),
+            utilization: timeline.utilization(),
+            bubble: timeline.bubble(),
+            critical_path: timeline.critical_path().iter().map(|(_, s)| s.action).collect(),
+            ranks: (0..timeline.ranks()).map(rank).collect(),
+        })
+    }
+}
+
+impl Results {
+    fn to_text(&self) -> String {
+        let mut header = vec!["rank", "busy", "idle", "kept micro-batches"];
+        let bytes = self.ranks.first().is_some_and(|rank| rank.peak_bytes.is_some());
+        if bytes {
+            header.push("kept bytes");
+        }
+        let mut table = output::table(header);
+        for (number, rank) in self.ranks.iter().enumerate() {
+            let mut row = vec![
+                number.to_string(),
+                time(rank.busy),
+                time(rank.idle),
+                rank.peak_activations.to_string(),
+            ];
+            row.extend(rank.peak_bytes.map(|bytes| bytes.to_string()));
+            table.add_row(row);
+        }
+        format!(
+            "makespan {}, utilization {}, bubble {} (idle / total)\n{table}\n\
+             kept: the most that a rank holds between forward and backward, counted for each of its stages\n\
+             critical path: {}\n",
+            time(self.makespan),
+            percent(self.utilization),
+            percent(self.bubble),
+            shortened(&self.critical_path),
+        )
+    }
+}
+
+/// The start and the end of a long path.
+fn shortened(path: &[Action]) -> String {
+    const SHOWN: usize = 12;
+    let text =
+        |actions: &[Action]| actions.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    if path.len() <= 2 * SHOWN {
+        return text(path);
+    }
+    let (first, last) = (&path[..SHOWN], &path[path.len() - SHOWN..]);
+    format!("{} … ({} more) … {}", text(first), path.len() - 2 * SHOWN, text(last))
+}
