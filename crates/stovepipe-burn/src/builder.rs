@@ -40,7 +40,7 @@ pub struct Builder<I, O, T = NoLoss> {
     model: Sequential<I, O>,
     backend: Option<Arc<dyn Backend>>,
     stages: usize,
-    chunks: usize,
+    chunks: Option<usize>,
     micro_batches: Option<usize>,
     schedule: Box<dyn Schedule>,
     policy: Box<dyn CheckpointPolicy>,
@@ -60,7 +60,7 @@ impl<I: Boundary, O: Boundary> Builder<I, O> {
             model,
             backend: None,
             stages: 1,
-            chunks: 1,
+            chunks: None,
             micro_batches: None,
             schedule: Box::new(GPipe::default()),
             policy: Box::new(Never),
@@ -91,10 +91,11 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         self
     }
 
-    /// How many stages share a rank, for schedules that interleave. Must divide the number of stages.
+    /// How many stages share a rank. Must divide the number of stages. By default what the schedule is
+    /// made for: 2 for schedules that interleave (if it divides the number of stages), otherwise 1.
     #[must_use]
     pub fn chunks(mut self, chunks: usize) -> Self {
-        self.chunks = chunks;
+        self.chunks = Some(chunks);
         self
     }
 
@@ -276,26 +277,25 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
     }
 
     fn shape(&self) -> Result<Shape, BuildError> {
-        for (what, value) in [("the number of stages", self.stages), ("chunks", self.chunks)] {
+        let usual = Some(self.schedule.default_chunks()).filter(|n| self.stages.is_multiple_of(*n));
+        let chunks = self.chunks.or(usual).unwrap_or(1);
+        for (what, value) in [("the number of stages", self.stages), ("chunks", chunks)] {
             if value == 0 {
                 return Err(BuildError::Zero { what, value });
             }
         }
-        if !self.stages.is_multiple_of(self.chunks) {
+        if !self.stages.is_multiple_of(chunks) {
             return Err(BuildError::Schedule {
                 schedule: self.schedule.name().to_owned(),
-                reason: format!(
-                    "{} stages can't be shared out {} to a rank",
-                    self.stages, self.chunks
-                ),
+                reason: format!("{} stages can't be shared out {chunks} to a rank", self.stages),
             });
         }
-        let ranks = self.stages / self.chunks;
+        let ranks = self.stages / chunks;
         let micro_batches = self.micro_batches.unwrap_or(4 * ranks);
         if micro_batches == 0 {
             return Err(BuildError::Zero { what: "the number of micro-batches", value: 0 });
         }
-        Ok(Shape::new(ranks, micro_batches).with_chunks(self.chunks))
+        Ok(Shape::new(ranks, micro_batches).with_chunks(chunks))
     }
 
     fn costs_of_layers(&self, parameters: &[usize]) -> Result<Costs, BuildError> {

@@ -61,5 +61,8 @@ pub mod prelude {
     #[cfg(feature = "flex")]
     pub use stovepipe_flex::Flex;
     pub use stovepipe_partition::{Explicit, Minimax, Partitioner, Uniform};
-    pub use stovepipe_schedule::{Drain, ForwardOnly, GPipe, OneFOneB, Schedule};
+    pub use stovepipe_schedule::{
+        Drain, DualPipeV, ForwardOnly, GPipe, Interleaved1F1B, LoopedBfs, OneFOneB, Schedule, ZbH1,
+        ZbV,
+    };
 }

@@ -49,6 +49,7 @@ fn every_bit_is_that_of_one_stage() {
                     for policy in policies() {
                         let setup = Setup {
                             stages,
+                            chunks: 1,
                             micro_batches,
                             schedule: schedule(),
                             policy: policy(),
@@ -63,6 +64,30 @@ fn every_bit_is_that_of_one_stage() {
                         let reference = expected.entry(order).or_insert_with(|| found.clone());
                         assert!(found == *reference, "other bits: {what}");
                     }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn several_stages_on_a_rank_change_no_bit() {
+    // Each order of accumulation against one stage; two and three stages on each rank.
+    let interleaved: fn() -> Box<dyn Schedule> = || Box::new(Interleaved1F1B);
+    let looped: fn() -> Box<dyn Schedule> = || Box::new(LoopedBfs::default());
+    let one_stage: [fn() -> Box<dyn Schedule>; 2] =
+        [|| Box::new(OneFOneB), || Box::new(GPipe::default())];
+    for micro_batches in [1, 3, 4, 7] {
+        for (schedule, reference) in [interleaved, looped].into_iter().zip(one_stage) {
+            let run = |stages, chunks, schedule: Box<dyn Schedule>, policy| {
+                let setup = Setup { stages, chunks, micro_batches, schedule, policy, threads: 1 };
+                train(build(setup), 7)
+            };
+            let expected = run(1, 1, reference(), Box::new(Never));
+            for (stages, chunks) in [(2, 2), (4, 2), (6, 2), (6, 3)] {
+                for policy in policies() {
+                    let what = format!("{stages} stages, {chunks} on a rank, {micro_batches}");
+                    assert!(run(stages, chunks, schedule(), policy()) == expected, "{what}");
                 }
             }
         }

@@ -248,6 +248,15 @@ fn incomplete_and_impossible_pipelines_are_refused_with_advice() {
             .build(),
         "give one for each",
     );
+    // Burn's autodiff has no halves of a backward.
+    refused(
+        Pipeline::builder(model()).backend(Flex::new()).stages(2).schedule(ZbH1).build(),
+        "use one made of F and B",
+    );
+    refused(
+        Pipeline::builder(model()).backend(Flex::new()).stages(2).schedule(ZbV).build(),
+        "use one made of F and B",
+    );
     let twice = model().push_fn("a", |x: Tensor<2>| x);
     refused(Pipeline::builder(twice).backend(Flex::new()).build(), "names must be unique");
     let no_optimizer =

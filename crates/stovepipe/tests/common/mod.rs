@@ -125,6 +125,7 @@ pub(crate) type Toy = Pipeline<Tensor<2, Int>, Tensor<3>, Tensor<2, Int>>;
 /// How a pipeline is set up.
 pub(crate) struct Setup {
     pub(crate) stages: usize,
+    pub(crate) chunks: usize,
     pub(crate) micro_batches: usize,
     pub(crate) schedule: Box<dyn Schedule>,
     pub(crate) policy: Box<dyn CheckpointPolicy>,
@@ -135,6 +136,7 @@ impl Default for Setup {
     fn default() -> Self {
         Self {
             stages: 1,
+            chunks: 1,
             micro_batches: 1,
             schedule: Box::new(GPipe::default()),
             policy: Box::new(Never),
@@ -147,6 +149,7 @@ pub(crate) fn build(setup: Setup) -> Toy {
     Pipeline::builder(model())
         .backend(Flex::new().threads(setup.threads))
         .stages(setup.stages)
+        .chunks(setup.chunks)
         .micro_batches(setup.micro_batches)
         .schedule(setup.schedule)
         .checkpoint(setup.policy)
