@@ -1,4 +1,4 @@
-//! Developer commands: `cargo xtask test`, `lint`, `bench`, `ci`. What they check stands in their own
+//! Developer commands: `cargo xtask test`, `lint`, `ci`. What they check stands in their own
 //! modules; what users need is in the library and the examples.
 
 mod lint;
@@ -6,7 +6,7 @@ mod shell;
 mod tidy;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 use shell::cargo;
 
 /// Developer commands of stovepipe.
@@ -19,7 +19,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Runs all tests, documentation examples and downstream crates included.
+    /// Runs all tests of the default build, documentation examples included.
     Test {
         /// Further arguments for the test programs, such as part of a test's name.
         #[arg(last = true)]
@@ -27,35 +27,14 @@ enum Command {
     },
     /// Checks format, clippy, documentation, dependency direction and the head of every file.
     Lint,
-    /// Measures one stage against two on a backend, prints a table and writes JSON.
-    Bench {
-        /// The backend to measure on.
-        #[arg(long, value_enum)]
-        backend: Backend,
-        /// Arguments for the benchmark; `-- --help` lists them.
-        #[arg(last = true)]
-        arguments: Vec<String>,
-    },
     /// Everything that continuous integration runs: lint, then test.
     Ci,
-}
-
-/// The backends that benchmarks can run on.
-#[derive(Clone, Copy, ValueEnum)]
-enum Backend {
-    /// Burn's Flex backend on the processor.
-    Flex,
 }
 
 fn main() -> Result<()> {
     match Arguments::parse().command {
         Command::Test { filter } => test(&filter),
         Command::Lint => lint::run(),
-        Command::Bench { backend: Backend::Flex, arguments } => {
-            cargo(["run", "--release", "--package", "stovepipe-benches", "--bin", "stages", "--"])
-                .args(arguments)
-                .run()
-        }
         Command::Ci => {
             lint::run()?;
             test(&[])
@@ -63,9 +42,6 @@ fn main() -> Result<()> {
     }
 }
 
-/// Examples and benchmarks hold no tests, and their dependencies turn on features of shared ones: with
-/// them Burn would be built once more for the crates downstream.
 fn test(filter: &[String]) -> Result<()> {
-    let without = ["--exclude", "stovepipe-examples", "--exclude", "stovepipe-benches"];
-    cargo(["test", "--workspace"]).args(without).args(["--"]).args(filter).run()
+    cargo(["test", "--"]).args(filter).run()
 }
