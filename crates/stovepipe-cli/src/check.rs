@@ -46,12 +46,7 @@ pub(crate) fn read(file: &Path, in_flight: Option<usize>) -> Result<Program> {
     let text = String::from_utf8(bytes).map_err(|_| {
         anyhow::anyhow!("{} is no plan: it isn't text; give a CSV or JSON file", file.display())
     })?;
-    let program = Program::read(&text, in_flight)
-        .with_context(|| format!("{} is refused", file.display()))?;
-    if let Some(limit) = in_flight {
-        program.check_in_flight(limit)?;
-    }
-    Ok(program)
+    Program::read(&text, in_flight).with_context(|| format!("{} is refused", file.display()))
 }
 
 impl Arguments {

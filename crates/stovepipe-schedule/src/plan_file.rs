@@ -73,7 +73,11 @@ impl Program {
         if messages().next().is_none() {
             let compute = rows.iter().map(|row| row.iter().filter_map(Action::compute).collect());
             let plan = Plan::new(compute)?;
-            return Self::lower(&plan, &Edges::chain(plan.stages()), &recomputed(&plan));
+            let program = Self::lower(&plan, &Edges::chain(plan.stages()), &recomputed(&plan))?;
+            return match in_flight {
+                Some(limit) => program.check_in_flight(limit).map(|()| program),
+                None => Ok(program),
+            };
         }
         let is_skip = |edge: &Edge| edge.from.index() + 1 != edge.to.index();
         let skips: BTreeSet<Edge> = messages().filter(is_skip).collect();

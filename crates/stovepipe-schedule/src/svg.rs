@@ -110,8 +110,8 @@ fn draw_span(mut group: Group, span: &Span, y: f64, scale: f64, unit: &str) -> G
         .add(Title::new(hint));
     group = group.add(bar);
     let label = compute.to_string();
-    // A digit is about 0.62 times as wide as high.
-    let size = ((width - 2.0) / (0.62 * label.len() as f64)).min(*LABEL_SIZES.end());
+    // A character is at most about 0.72 times as wide as high.
+    let size = ((width - 2.0) / (0.72 * label.len() as f64)).min(*LABEL_SIZES.end());
     if size >= *LABEL_SIZES.start() {
         let label = text(x + width / 2.0, y + ROW / 2.0 + size * 0.35, size, label);
         group = group
