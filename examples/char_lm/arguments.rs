@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 use stovepipe::partition::Partition;
 use stovepipe::prelude::*;
+use stovepipe::schedule::schedule_named;
 
 /// Trains a character-level Transformer language model, split over pipeline stages on the processor.
 ///
@@ -17,15 +18,16 @@ pub(crate) struct Arguments {
     /// Train on this file instead of the workspace's sources and documents.
     #[arg(long, value_name = "FILE")]
     pub(crate) text: Option<PathBuf>,
-    /// Stages, each on its own rank.
+    /// Stages that the layers are cut into.
     #[arg(long, default_value_t = 2)]
     pub(crate) stages: usize,
     /// Micro-batches in a mini-batch.
     #[arg(long, default_value_t = 8)]
     pub(crate) micro_batches: usize,
-    /// The order of the work.
-    #[arg(long, value_enum, default_value_t = ScheduleName::OneFOneB)]
-    schedule: ScheduleName,
+    /// The order of the work: gpipe, gpipe-forward, 1f1b, interleaved-1f1b, looped-bfs or
+    /// looped-bfs-forward. Interleaved and looped ones put two stages on each rank.
+    #[arg(long, value_name = "NAME", default_value = "1f1b")]
+    schedule: String,
     /// Which activations are recomputed instead of kept.
     #[arg(long, value_enum, default_value_t = PolicyName::Never)]
     checkpoint: PolicyName,
@@ -65,18 +67,6 @@ pub(crate) struct Arguments {
     pub(crate) out: PathBuf,
 }
 
-/// Schedules by their command-line names.
-#[derive(Clone, Copy, ValueEnum)]
-enum ScheduleName {
-    /// All forwards, then all backwards, last micro-batch first.
-    Gpipe,
-    /// The same, first micro-batch first.
-    GpipeForward,
-    /// One forward, one backward.
-    #[value(name = "1f1b")]
-    OneFOneB,
-}
-
 /// Checkpoint policies by their command-line names.
 #[derive(Clone, Copy, ValueEnum)]
 enum PolicyName {
@@ -89,12 +79,8 @@ enum PolicyName {
 }
 
 impl Arguments {
-    pub(crate) fn schedule(&self) -> Box<dyn Schedule> {
-        match self.schedule {
-            ScheduleName::Gpipe => Box::new(GPipe::default()),
-            ScheduleName::GpipeForward => Box::new(GPipe::new(Drain::Forward)),
-            ScheduleName::OneFOneB => Box::new(OneFOneB),
-        }
+    pub(crate) fn schedule(&self) -> Result<Box<dyn Schedule>> {
+        Ok(schedule_named(&self.schedule)?)
     }
 
     pub(crate) fn checkpoint(&self) -> Box<dyn CheckpointPolicy> {

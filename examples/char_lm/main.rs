@@ -86,7 +86,7 @@ fn build(arguments: &Arguments, corpus: &Corpus) -> Result<LanguageModel> {
         .backend(Flex::new().threads(arguments.threads))
         .stages(arguments.stages)
         .micro_batches(arguments.micro_batches)
-        .schedule(arguments.schedule())
+        .schedule(arguments.schedule()?)
         .checkpoint(arguments.checkpoint())
         .partitioner(arguments.partitioner()?)
         .optimizer(AdamConfig::new().init())

@@ -55,8 +55,8 @@ pub(crate) fn run() -> Result<()> {
     cargo(["fmt", "--all", "--check"]).run()?;
     tidy::check()?;
     dependencies()?;
-    cargo(["clippy", "--all-targets", "--", "--deny", "warnings"]).run()?;
-    cargo(["doc", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings").run()
+    cargo(["clippy", "--release", "--all-targets", "--", "--deny", "warnings"]).run()?;
+    cargo(["doc", "--release", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings").run()
 }
 
 /// Checks the direction of dependencies with `cargo tree`.

@@ -1,4 +1,4 @@
-//! Developer commands: `cargo xtask test`, `lint`, `ci`. What they check stands in their own
+//! Developer commands: `cargo xtask test`, `lint`, `bench`, `ci`. What they check stands in their own
 //! modules; what users need is in the library and the examples.
 
 mod lint;
@@ -6,7 +6,7 @@ mod shell;
 mod tidy;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use shell::cargo;
 
 /// Developer commands of stovepipe.
@@ -19,7 +19,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Runs all tests of the default build, documentation examples included.
+    /// Runs all tests, documentation examples and downstream crates included.
     Test {
         /// Further arguments for the test programs, such as part of a test's name.
         #[arg(last = true)]
@@ -27,14 +27,33 @@ enum Command {
     },
     /// Checks format, clippy, documentation, dependency direction and the head of every file.
     Lint,
+    /// Measures one stage against two on a backend, prints a table and writes JSON.
+    Bench {
+        /// The backend to measure on.
+        #[arg(long, value_enum)]
+        backend: Backend,
+        /// Arguments for the benchmark; `-- --help` lists them.
+        #[arg(last = true)]
+        arguments: Vec<String>,
+    },
     /// Everything that continuous integration runs: lint, then test.
     Ci,
+}
+
+/// The backends that benchmarks can run on.
+#[derive(Clone, Copy, ValueEnum)]
+enum Backend {
+    /// Burn's Flex backend on the processor.
+    Flex,
 }
 
 fn main() -> Result<()> {
     match Arguments::parse().command {
         Command::Test { filter } => test(&filter),
         Command::Lint => lint::run(),
+        Command::Bench { backend: Backend::Flex, arguments } => {
+            cargo(["bench", "--bench", "stages", "--"]).args(arguments).run()
+        }
         Command::Ci => {
             lint::run()?;
             test(&[])
@@ -42,6 +61,7 @@ fn main() -> Result<()> {
     }
 }
 
+/// In the release profile, whose build of Burn the examples and benchmarks share.
 fn test(filter: &[String]) -> Result<()> {
-    cargo(["test", "--"]).args(filter).run()
+    cargo(["test", "--release", "--"]).args(filter).run()
 }

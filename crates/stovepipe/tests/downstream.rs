@@ -11,8 +11,11 @@ fn schedules_and_partitioners_can_come_from_elsewhere() {
     // The same versions as ours, so that builds are shared; cargo drops what isn't needed.
     std::fs::copy(here.join("../../Cargo.lock"), downstream.join("Cargo.lock"))
         .expect("the lock file");
+    let release = (!cfg!(debug_assertions)).then_some("--release");
     let output = Command::new(env!("CARGO"))
-        .args(["test", "--workspace", "--tests", "--offline", "--target-dir"])
+        .args(["test", "--tests", "--offline"])
+        .args(release)
+        .arg("--target-dir")
         .arg(target())
         .current_dir(&downstream)
         .output()

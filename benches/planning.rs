@@ -1,5 +1,5 @@
 //! How long planning takes: making, checking, lowering and simulating plans, and cutting layers. Run it
-//! with `cargo bench --package stovepipe-benches`.
+//! with `cargo bench --bench planning`.
 
 use std::hint::black_box;
 

@@ -36,6 +36,9 @@ struct Arguments {
     /// Runs one stage for the calibration and prints the seconds of a step.
     #[arg(long, hide = true)]
     calibrate: bool,
+    /// Passed by `cargo bench`.
+    #[arg(long, hide = true)]
+    bench: bool,
 }
 
 /// The whole report.
