@@ -36,12 +36,14 @@ pub(crate) struct Batch {
 pub(crate) struct OnFire;
 
 /// Adds up its inputs, multiplies by each weight in turn, and hands the result to every edge. The
-/// loss is the sum of the last stage's outputs.
-pub(crate) struct Toy {
+/// loss is the sum of the last stage's outputs. `SPLITS` says whether it can split its backward.
+pub(crate) struct Toy<const SPLITS: bool = false> {
     pub(crate) weights: Vec<f64>,
     pub(crate) edges: Edges,
     stage: usize,
     gradients: Vec<f64>,
+    /// What `W` will add to the gradients.
+    pending: HashMap<MicroBatch, Vec<f64>>,
     /// Inputs of the kept micro-batches, and those waiting for recomputation.
     kept: HashMap<MicroBatch, f64>,
     dropped: HashMap<MicroBatch, f64>,
@@ -51,10 +53,11 @@ pub(crate) struct Toy {
     losses: Vec<(usize, f64)>,
 }
 
-impl Toy {
+impl<const SPLITS: bool> Toy<SPLITS> {
     pub(crate) fn new(stage: usize, edges: &Edges, weights: Vec<f64>) -> Self {
         Self {
             gradients: vec![0.0; weights.len()],
+            pending: HashMap::new(),
             weights,
             edges: edges.clone(),
             stage,
@@ -64,6 +67,28 @@ impl Toy {
             peak: 0,
             batch: None,
             losses: Vec::new(),
+        }
+    }
+
+    /// The weights' gradients and the inputs'.
+    fn differentiate(&mut self, m: MicroBatch, gradients: Vec<f64>) -> (Vec<f64>, Vec<f64>) {
+        let mut dy = if gradients.is_empty() { 1.0 } else { gradients.iter().sum() };
+        let x = self.kept.remove(&m).expect("activations are there");
+        let mut inputs = vec![x];
+        for w in &self.weights {
+            inputs.push(inputs[inputs.len() - 1] * w);
+        }
+        let mut of_weights = vec![0.0; self.weights.len()];
+        for (layer, w) in self.weights.iter().enumerate().rev() {
+            of_weights[layer] = dy * inputs[layer];
+            dy *= w;
+        }
+        (of_weights, vec![dy; self.edges.incoming(Stage::new(self.stage)).count()])
+    }
+
+    fn accumulate(&mut self, of_weights: &[f64]) {
+        for (sum, gradient) in self.gradients.iter_mut().zip(of_weights) {
+            *sum += gradient;
         }
     }
 
@@ -82,7 +107,9 @@ impl Toy {
     }
 }
 
-impl StageCompute for Toy {
+impl<const SPLITS: bool> StageCompute for Toy<SPLITS> {
+    const SPLITS_BACKWARD: bool = SPLITS;
+
     type Value = f64;
     type Input = Batch;
     type Output = usize;
@@ -130,17 +157,28 @@ impl StageCompute for Toy {
         _: &StageRetention,
     ) -> Result<Vec<f64>, OnFire> {
         self.may_fail(Phase::Backward, Some(m))?;
-        let mut dy = if gradients.is_empty() { 1.0 } else { gradients.iter().sum() };
-        let x = self.kept.remove(&m).expect("activations are there");
-        let mut inputs = vec![x];
-        for w in &self.weights {
-            inputs.push(inputs[inputs.len() - 1] * w);
-        }
-        for (layer, w) in self.weights.iter().enumerate().rev() {
-            self.gradients[layer] += dy * inputs[layer];
-            dy *= w;
-        }
-        Ok(vec![dy; self.edges.incoming(Stage::new(self.stage)).count()])
+        let (of_weights, of_inputs) = self.differentiate(m, gradients);
+        self.accumulate(&of_weights);
+        Ok(of_inputs)
+    }
+
+    fn backward_input(
+        &mut self,
+        m: MicroBatch,
+        gradients: Vec<f64>,
+        _: &StageRetention,
+    ) -> Result<Vec<f64>, OnFire> {
+        self.may_fail(Phase::BackwardInput, Some(m))?;
+        let (of_weights, of_inputs) = self.differentiate(m, gradients);
+        self.pending.insert(m, of_weights);
+        Ok(of_inputs)
+    }
+
+    fn backward_weight(&mut self, m: MicroBatch) -> Result<(), OnFire> {
+        self.may_fail(Phase::BackwardWeight, Some(m))?;
+        let of_weights = self.pending.remove(&m).expect("its input came first");
+        self.accumulate(&of_weights);
+        Ok(())
     }
 
     fn finish(&mut self) -> Result<Vec<u8>, OnFire> {
@@ -163,6 +201,7 @@ impl StageCompute for Toy {
 
     fn abandon(&mut self) {
         self.gradients.fill(0.0);
+        self.pending.clear();
         self.kept.clear();
         self.dropped.clear();
         self.losses.clear();
@@ -180,6 +219,15 @@ impl StageCompute for Toy {
 
 /// A pipeline of toys with these weights in each stage, laid out as the plan says.
 pub(crate) fn pipeline(plan: &Plan, edges: &Edges, weights: &[Vec<f64>]) -> Workers<Toy> {
+    pipeline_of(plan, edges, weights)
+}
+
+/// The same, of stages that may split their backwards.
+pub(crate) fn pipeline_of<const SPLITS: bool>(
+    plan: &Plan,
+    edges: &Edges,
+    weights: &[Vec<f64>],
+) -> Workers<Toy<SPLITS>> {
     let ranks = (0..plan.ranks()).map(|rank| RankSetup {
         stages: plan
             .stages_of(rank)
@@ -195,7 +243,10 @@ pub(crate) fn program(plan: &Plan, retention: &Retention) -> Arc<Program> {
     Arc::new(Program::lower(plan, &Edges::chain(plan.stages()), retention).expect("lowers"))
 }
 
-pub(crate) fn weights(workers: &mut Workers<Toy>, stages: usize) -> Vec<Vec<f64>> {
+pub(crate) fn weights<const SPLITS: bool>(
+    workers: &mut Workers<Toy<SPLITS>>,
+    stages: usize,
+) -> Vec<Vec<f64>> {
     Stage::first(stages)
         .map(|stage| workers.visit(stage, |toy| toy.weights.clone()).expect("the stage is there"))
         .collect()

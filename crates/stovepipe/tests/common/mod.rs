@@ -101,7 +101,7 @@ impl Layer for Join {
     }
 }
 
-/// Eight layers: token ids, an input used four times, a tuple with unused parts, no parameters.
+/// Seven layers: token ids, an input used four times, a tuple with unused parts, no parameters.
 pub(crate) fn model() -> Sequential<Tensor<2, Int>, Tensor<3>> {
     Sequential::<Tensor<2, Int>>::new()
         .push("embed", |d| Embed { embedding: EmbeddingConfig::new(CLASSES, DIM).init(d) })
