@@ -20,6 +20,9 @@ pub(crate) struct Tape {
     outputs: Vec<Box<dyn Part>>,
 }
 
+/// The outputs of a forward, and its tape if there is one.
+pub(crate) type Forwarded = (Vec<Box<dyn Part>>, Option<Tape>);
+
 /// A layer with its types erased.
 pub(crate) trait Cell: Send {
     fn name(&self) -> &str;
@@ -32,7 +35,7 @@ pub(crate) trait Cell: Send {
         inputs: Vec<Box<dyn Part>>,
         context: &mut Context<'_>,
         mode: Forward,
-    ) -> Result<(Vec<Box<dyn Part>>, Option<Tape>), StageError>;
+    ) -> Result<Forwarded, StageError>;
 
     /// Adds to the layer's gradients and returns those of its inputs.
     fn backward(
@@ -128,7 +131,7 @@ impl<L: Layer> Cell for LayerCell<L> {
         inputs: Vec<Box<dyn Part>>,
         context: &mut Context<'_>,
         mode: Forward,
-    ) -> Result<(Vec<Box<dyn Part>>, Option<Tape>), StageError> {
+    ) -> Result<Forwarded, StageError> {
         let inputs: Vec<Box<dyn Part>> = inputs
             .into_iter()
             .map(|part| match mode {

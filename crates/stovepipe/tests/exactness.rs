@@ -26,7 +26,9 @@ fn train(mut pipeline: Toy, samples: usize) -> (Vec<(u64, Bits)>, Bits) {
     (steps, bits(&pipeline.parameters().expect("parameters")))
 }
 
-fn schedules() -> [(&'static str, fn() -> Box<dyn Schedule>); 3] {
+type MakeSchedule = fn() -> Box<dyn Schedule>;
+
+fn schedules() -> [(&'static str, MakeSchedule); 3] {
     [
         ("reverse", || Box::new(GPipe::default())),
         ("forward", || Box::new(GPipe::new(Drain::Forward))),
@@ -73,10 +75,9 @@ fn every_bit_is_that_of_one_stage() {
 #[test]
 fn several_stages_on_a_rank_change_no_bit() {
     // Each order of accumulation against one stage; two and three stages on each rank.
-    let interleaved: fn() -> Box<dyn Schedule> = || Box::new(Interleaved1F1B);
-    let looped: fn() -> Box<dyn Schedule> = || Box::new(LoopedBfs::default());
-    let one_stage: [fn() -> Box<dyn Schedule>; 2] =
-        [|| Box::new(OneFOneB), || Box::new(GPipe::default())];
+    let interleaved: MakeSchedule = || Box::new(Interleaved1F1B);
+    let looped: MakeSchedule = || Box::new(LoopedBfs::default());
+    let one_stage: [MakeSchedule; 2] = [|| Box::new(OneFOneB), || Box::new(GPipe::default())];
     for micro_batches in [1, 3, 4, 7] {
         for (schedule, reference) in [interleaved, looped].into_iter().zip(one_stage) {
             let run = |stages, chunks, schedule: Box<dyn Schedule>, policy| {
