@@ -42,7 +42,7 @@ pub(crate) trait Cell: Send {
         &mut self,
         tape: Tape,
         gradients: Vec<Option<Box<dyn Part>>>,
-    ) -> Vec<Option<Box<dyn Part>>>;
+    ) -> Result<Vec<Option<Box<dyn Part>>>, StageError>;
 
     /// Divides the accumulated gradients and takes them out by parameter path.
     fn take_gradients(&mut self, weight: f64) -> BTreeMap<String, TensorData>;
@@ -165,7 +165,17 @@ impl<L: Layer> Cell for LayerCell<L> {
         &mut self,
         tape: Tape,
         gradients: Vec<Option<Box<dyn Part>>>,
-    ) -> Vec<Option<Box<dyn Part>>> {
+    ) -> Result<Vec<Option<Box<dyn Part>>>, StageError> {
+        for (output, gradient) in tape.outputs.iter().zip(&gradients) {
+            let gradient = gradient.as_ref().filter(|gradient| gradient.shape() != output.shape());
+            if let Some(gradient) = gradient {
+                return Err(StageError::Shape {
+                    layer: self.name.to_string(),
+                    output: output.describe(),
+                    gradient: gradient.describe(),
+                });
+            }
+        }
         // sum(y * dy) has the gradient dy at y, exactly: that continues the backward pass.
         let seeds = tape.outputs.iter().zip(&gradients).filter(|(output, _)| output.is_tracked());
         let seed = seeds
@@ -173,7 +183,7 @@ impl<L: Layer> Cell for LayerCell<L> {
             .reduce(|sum, seed| sum + seed);
         let Some(seed) = seed else {
             // Nothing downstream uses a differentiable output.
-            return tape.inputs.iter().map(|_| None).collect();
+            return Ok(tape.inputs.iter().map(|_| None).collect());
         };
         // The outputs hold the graph; backward consumes it.
         drop(tape.outputs);
@@ -182,7 +192,7 @@ impl<L: Layer> Cell for LayerCell<L> {
             let of_layer = GradientsParams::from_module(&mut gradients, module);
             self.gradients.accumulate(module, of_layer);
         }
-        tape.inputs.iter().map(|leaf| leaf.take_gradient(&mut gradients)).collect()
+        Ok(tape.inputs.iter().map(|leaf| leaf.take_gradient(&mut gradients)).collect())
     }
 
     fn take_gradients(&mut self, weight: f64) -> BTreeMap<String, TensorData> {

@@ -83,6 +83,19 @@ pub enum StageError {
         /// What it takes and what arrived.
         source: BoundaryError,
     },
+    /// A layer's forward, run once more, returned another shape than at first.
+    #[error(
+        "layer `{layer}` returned {output} when it was run again, but the gradient that arrived is \
+         {gradient}: a forward must return the same shape for the same input"
+    )]
+    Shape {
+        /// The layer.
+        layer: String,
+        /// What it returned.
+        output: String,
+        /// The gradient for it.
+        gradient: String,
+    },
     /// The loss was given something else than it takes.
     #[error("the loss {0}")]
     Loss(BoundaryError),

@@ -3,30 +3,76 @@
 //! nor other threads change them.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hasher};
 use std::sync::{Mutex, PoisonError};
 
-use burn::module::{Module, ModuleMapper, Param, ParamId};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bool, Device, Int, Tensor};
 
 /// Burn's generators are process-wide: only one layer at a time may seed them and draw.
 static GENERATOR: Mutex<()> = Mutex::new(());
+
+/// How often a module is made again before its values are taken as they are: an initialization that
+/// draws from elsewhere never agrees with itself.
+const ATTEMPTS: usize = 100;
 
 /// Makes a module on the host, moves it to `device` with gradients on, and names its parameters.
 pub(crate) fn initialize<M: Module>(
     seed: u64,
     name: &str,
     device: &Device,
-    make: impl FnOnce(&Device) -> M,
+    make: impl Fn(&Device) -> M,
 ) -> M {
     let host = Device::flex();
-    let module = {
-        // A panic in another layer's initialization leaves nothing behind that matters here.
-        let _guard = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
+    let draw = || {
         host.seed(stable_hash(seed, name));
         make(&host.clone().autodiff()).materialize()
     };
+    let module = {
+        // A panic in another layer's initialization leaves nothing behind that matters here.
+        let _guard = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut module = draw();
+        // Threads that draw numbers of their own meanwhile can't be kept from the generator, but they
+        // are found out: they would have to disturb it twice in the same way.
+        let mut agree = false;
+        for _ in 0..ATTEMPTS {
+            let again = draw();
+            agree = fingerprint(&again) == fingerprint(&module);
+            module = again;
+            if agree {
+                break;
+            }
+        }
+        if !agree {
+            tracing::warn!(layer = name, "its initial parameters never came out twice the same");
+        }
+        module
+    };
     let module = module.map(&mut NameIds { path: Vec::new(), ids: HashMap::new() });
     module.fork(&device.clone().autodiff())
+}
+
+/// A hash of all values of a module.
+fn fingerprint<M: Module>(module: &M) -> u64 {
+    let mut hash = Values(DefaultHasher::new());
+    module.visit(&mut hash);
+    hash.0.finish()
+}
+
+struct Values(DefaultHasher);
+
+impl ModuleVisitor for Values {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.0.write(param.val().inner().into_data().as_bytes());
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        self.0.write(param.val().inner().into_data().as_bytes());
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        self.0.write(param.val().inner().into_data().as_bytes());
+    }
 }
 
 /// FNV-1a over the bytes of `seed` and `name`, finished as in SplitMix64: the same on every platform

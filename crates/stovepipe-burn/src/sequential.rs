@@ -93,7 +93,7 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
         let name: Arc<str> = name.into().into();
         let init = Arc::new(init);
         let counted = Arc::clone(&init);
-        let count = Box::new(move || counted(&Device::flex()).num_params());
+        let count = Box::new(move || counted(&Device::flex().autodiff()).num_params());
         let layer_name = Arc::clone(&name);
         let make = Box::new(move |context: &MakeContext<'_>| -> Box<dyn Cell> {
             let module = init::initialize(context.seed, &layer_name, context.device, |host| {

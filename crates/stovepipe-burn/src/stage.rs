@@ -292,7 +292,7 @@ impl StageCompute for BurnStage {
             self.ensure_tape(m, layer, retention)?;
             let tape = self.running()?.tapes.remove(&(m, layer));
             let tape = tape.ok_or_else(|| self.missing(layer))?;
-            flowing = self.layers[layer].backward(tape, flowing);
+            flowing = self.layers[layer].backward(tape, flowing)?;
         }
         self.flush()?;
         Ok(if self.is_first { Vec::new() } else { vec![Packet::gradients(flowing)] })

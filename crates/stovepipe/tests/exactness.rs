@@ -285,7 +285,7 @@ fn initial_parameters_depend_on_seed_and_name_only() {
             .expect("parameters")
     };
     let one = parameters(1);
-    assert_eq!(one.len(), 18);
+    assert_eq!(one.len(), 19);
     assert!(one.contains_key("attention.query.weight"), "{:?}", one.keys());
     assert!(bits(&one) == bits(&parameters(4)));
     // Other layers of the same shape start elsewhere.
@@ -306,4 +306,23 @@ fn token_ids_travel_as_integers() {
     let ids = Tensor::<2, Int>::from_data([[1, 2], [3, 4], [5, 6]], &Device::flex());
     let output = pipeline.predict(ids).expect("predicts");
     assert_eq!(output.to_data().iter::<f32>().collect::<Vec<_>>(), [2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
+}
+
+#[test]
+fn initial_parameters_do_not_depend_on_other_threads() {
+    // Burn's generator is process-wide: somebody else draws from it now and then.
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let stopped = std::sync::Arc::clone(&stop);
+    let noise = std::thread::spawn(move || {
+        while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
+            common::floats([2]);
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    });
+    let parameters = || bits(&build(Setup::default()).parameters().expect("parameters"));
+    let first = parameters();
+    let all_equal = (0..20).all(|_| parameters() == first);
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    noise.join().expect("no panic");
+    assert!(all_equal);
 }
