@@ -115,7 +115,7 @@ fn a_stage_that_returns_too_few_values_is_named() {
     // This stage 0 believes that it is alone, and sends nothing on.
     let stages = [Edges::chain(1), Edges::chain(2)];
     let ranks = stages.iter().enumerate().map(|(s, edges)| RankSetup {
-        stages: vec![(Stage::new(s), Toy::new(s, edges, vec![1.0]))],
+        stages: vec![(Stage::new(s), Toy::<false>::new(s, edges, vec![1.0]))],
         host: Box::new(ThreadHost) as _,
     });
     let mut workers = Workers::start(ranks.collect()).expect("threads");
