@@ -9,7 +9,7 @@ use crate::tidy;
 
 /// The crates of the workspace that each crate may depend on. Dependencies point down: nothing lower
 /// knows anything higher, and only what is on top of `stovepipe-burn` knows Burn.
-const MAY_KNOW: [(&str, &[&str]); 9] = [
+const MAY_KNOW: [(&str, &[&str]); 10] = [
     ("stovepipe-schedule", &[]),
     ("stovepipe-partition", &[]),
     ("stovepipe-transport", &[]),
@@ -23,10 +23,15 @@ const MAY_KNOW: [(&str, &[&str]); 9] = [
             "stovepipe-runtime",
             "stovepipe-schedule",
             "stovepipe-transport",
+            "stovepipe-tune",
         ],
     ),
     ("stovepipe-flex", &["stovepipe-burn"]),
-    ("stovepipe-cli", &["stovepipe-checkpoint", "stovepipe-partition", "stovepipe-schedule"]),
+    ("stovepipe-tune", &["stovepipe-checkpoint", "stovepipe-partition", "stovepipe-schedule"]),
+    (
+        "stovepipe-cli",
+        &["stovepipe-checkpoint", "stovepipe-partition", "stovepipe-schedule", "stovepipe-tune"],
+    ),
     (
         "stovepipe",
         &[
@@ -42,12 +47,13 @@ const MAY_KNOW: [(&str, &[&str]); 9] = [
 ];
 
 /// Crates that must not pull in Burn, however indirectly.
-const WITHOUT_BURN: [&str; 6] = [
+const WITHOUT_BURN: [&str; 7] = [
     "stovepipe-schedule",
     "stovepipe-partition",
     "stovepipe-checkpoint",
     "stovepipe-transport",
     "stovepipe-runtime",
+    "stovepipe-tune",
     "stovepipe-cli",
 ];
 

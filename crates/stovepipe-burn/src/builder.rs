@@ -37,8 +37,8 @@ pub enum LayerCosts {
 /// is one stage, GPipe, four micro-batches for each stage, no recomputation, and a partition that
 /// balances parameters.
 pub struct Builder<I, O, T = NoLoss> {
-    model: Sequential<I, O>,
-    backend: Option<Arc<dyn Backend>>,
+    pub(crate) model: Sequential<I, O>,
+    pub(crate) backend: Option<Arc<dyn Backend>>,
     stages: usize,
     chunks: Option<usize>,
     micro_batches: Option<usize>,
@@ -46,10 +46,10 @@ pub struct Builder<I, O, T = NoLoss> {
     policy: Box<dyn CheckpointPolicy>,
     partitioner: Box<dyn Partitioner>,
     costs: LayerCosts,
-    optimizer: Option<ModuleOptimizer>,
-    rates: Option<ModuleLrScheduler>,
-    loss: Option<Box<ErasedLoss>>,
-    seed: u64,
+    pub(crate) optimizer: Option<ModuleOptimizer>,
+    pub(crate) rates: Option<ModuleLrScheduler>,
+    pub(crate) loss: Option<Arc<ErasedLoss>>,
+    pub(crate) seed: u64,
     stage_updates: bool,
     target: PhantomData<fn(T)>,
 }
@@ -186,7 +186,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             costs: self.costs,
             optimizer: self.optimizer,
             rates: self.rates,
-            loss: Some(erase::<O, U>(loss)),
+            loss: Some(Arc::from(erase::<O, U>(loss))),
             seed: self.seed,
             stage_updates: self.stage_updates,
             target: PhantomData,
@@ -235,7 +235,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         }
         // Never used unless the pipeline trains.
         let optimizer = self.optimizer.unwrap_or_else(|| SgdConfig::new().init());
-        let loss: Option<Arc<ErasedLoss>> = self.loss.map(Arc::from);
+        let loss = self.loss;
         let stages = shape.stages();
         let mut layers = self.model.layers.into_iter();
         let mut ranks: Vec<Vec<(Stage, BurnStage)>> =

@@ -50,6 +50,9 @@ pub(crate) trait Cell: Send {
     /// Computes the update beside the parameters.
     fn stage_update(&mut self, rate: &ModuleLearningRate, weight: f64) -> Result<(), StageError>;
 
+    /// The size of the optimizer's state after the staged update.
+    fn staged_state_bytes(&self) -> u64;
+
     /// Puts the staged update in place, or updates in place.
     fn commit(&mut self, rate: &ModuleLearningRate, weight: f64) -> Result<(), StageError>;
 
@@ -211,6 +214,17 @@ impl<L: Layer> Cell for LayerCell<L> {
         let module = optimizer.step(rate.clone(), self.module()?.clone(), gradients);
         self.staged = Some((module, optimizer));
         Ok(())
+    }
+
+    fn staged_state_bytes(&self) -> u64 {
+        let Some((_, optimizer)) = &self.staged else { return 0 };
+        // As it would be saved: the tensors, and a little to name them. Of an optimizer without state
+        // only that would be left.
+        let record = optimizer.to_record();
+        if record.is_empty() {
+            return 0;
+        }
+        record.into_bytes().map_or(0, |bytes| bytes.len() as u64)
     }
 
     fn commit(&mut self, rate: &ModuleLearningRate, weight: f64) -> Result<(), StageError> {

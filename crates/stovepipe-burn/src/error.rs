@@ -4,6 +4,7 @@ use stovepipe_checkpoint::PolicyError;
 use stovepipe_partition::PartitionError;
 use stovepipe_runtime::StepError;
 use stovepipe_schedule::PlanError;
+use stovepipe_tune::TuneError;
 
 use crate::{BackendError, BoundaryError};
 
@@ -163,4 +164,48 @@ pub enum TrainError {
     /// The model's output isn't what its type says.
     #[error("the model's output {0}")]
     Output(#[from] BoundaryError),
+}
+
+/// Why a model can't be measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProfileError {
+    /// The model, the backend or the configuration is unusable.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// The batch can't be cut.
+    #[error("the {what} can't be cut into samples: {reason}")]
+    Batch {
+        /// Input or target.
+        what: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// A size can't be measured with this batch.
+    #[error(
+        "the batch has {samples} samples, the sizes are {sizes:?}: give sizes from 1 to {samples}"
+    )]
+    Sizes {
+        /// The sizes asked for.
+        sizes: Vec<usize>,
+        /// Samples in the batch.
+        samples: usize,
+    },
+    /// A layer failed.
+    #[error("measuring layer `{layer}` failed: {source}")]
+    Layer {
+        /// The layer.
+        layer: String,
+        /// Why it failed.
+        source: StageError,
+    },
+    /// A layer panicked.
+    #[error("layer `{layer}` panicked while it was measured: its message stands above")]
+    Panicked {
+        /// The layer.
+        layer: String,
+    },
+    /// What was measured makes no profile.
+    #[error(transparent)]
+    Tune(#[from] TuneError),
 }

@@ -15,6 +15,8 @@ pub(crate) trait Part: Any + Send + Sync {
     /// Kind, rank and shape for messages, like `Tensor<3> [8, 64, 256]`.
     fn describe(&self) -> String;
     fn shape(&self) -> Vec<usize>;
+    /// What its elements take on the device.
+    fn bytes(&self) -> u64;
     /// Off the tape and contiguous, on `device` or where it is: how every value crosses a layer
     /// boundary.
     fn settle(self: Box<Self>, device: Option<&Device>) -> Box<dyn Part>;
@@ -65,6 +67,10 @@ macro_rules! common {
 
         fn shape(&self) -> Vec<usize> {
             self.dims().to_vec()
+        }
+
+        fn bytes(&self) -> u64 {
+            (self.shape().num_elements() * self.dtype().size()) as u64
         }
 
         fn settle(self: Box<Self>, device: Option<&Device>) -> Box<dyn Part> {

@@ -10,6 +10,7 @@ mod plan;
 mod shape;
 mod simulate;
 mod sweep;
+mod tune;
 
 use std::process::ExitCode;
 
@@ -27,6 +28,7 @@ use clap_complete::Shell;
 /// Which schedule is best:    stovepipe compare --ranks 4 --micro-batches 8
 /// How many micro-batches:    stovepipe sweep --ranks 4 --work 32 --overhead 0.5
 /// Where to cut the layers:   stovepipe partition --costs 13,13,19,16 --parts 3
+/// All of that at once:       stovepipe tune --profile profile.json --ranks 4 --batch 128
 #[derive(Parser)]
 #[command(name = "stovepipe", version, verbatim_doc_comment)]
 struct Arguments {
@@ -42,6 +44,7 @@ enum Command {
     Compare(compare::Arguments),
     Sweep(sweep::Arguments),
     Partition(partition::Arguments),
+    Tune(tune::Arguments),
     /// Writes a completion script for your shell to standard output.
     Completions {
         /// The shell.
@@ -69,6 +72,7 @@ fn run(command: Command) -> Result<()> {
         Command::Compare(arguments) => arguments.run(),
         Command::Sweep(arguments) => arguments.run(),
         Command::Partition(arguments) => arguments.run(),
+        Command::Tune(arguments) => arguments.run(),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "stovepipe", &mut script);

@@ -308,3 +308,60 @@ fn help_and_completions() {
         assert!(text(&format!("completions {shell}")).contains("micro-batches"));
     }
 }
+
+/// Layers that take a second for every sample forward and back, and keep 10 bytes for each.
+fn profile(name: &str) -> PathBuf {
+    let time = |seconds: usize| serde_json::json!({"median": seconds as f64, "spread": 0.0});
+    let measurement = |samples: usize| {
+        serde_json::json!({
+            "samples": samples,
+            "forward": time(samples), "recompute": time(samples), "backward": time(samples),
+            "input_bytes": samples, "output_bytes": samples, "activation_bytes": 10 * samples,
+        })
+    };
+    let layer = |number: usize| {
+        serde_json::json!({
+            "name": format!("layers.{number}"),
+            "parameter_bytes": 1024, "gradient_bytes": 1024, "optimizer_bytes": 2048,
+            "update": time(0),
+            "measurements": [measurement(1), measurement(8)],
+        })
+    };
+    let layers: Vec<Value> = (0..4).map(layer).collect();
+    let profile = serde_json::json!({"version": 1, "device": "made up", "layers": layers});
+    file(name, profile.to_string().as_bytes())
+}
+
+#[test]
+fn tuning_a_profile() {
+    let profile = profile("profile.json");
+    let run = format!("tune --profile {} --ranks 2 --schedules gpipe", profile.display());
+    let found = json(&format!("{run} --json"));
+    let best = &found["choices"][0];
+    // Two stages of two layers, eight micro-batches of one sample: 2 * 2 (8 + 1).
+    assert_eq!((number(&best["micro_batches"]), number(&best["seconds"])), (8.0, 36.0));
+    assert_eq!(best["sizes"], serde_json::json!([2, 2]));
+    let table = text(&run);
+    assert!(table.contains("best: gpipe on 2 ranks") && table.contains("+"), "{table}");
+
+    // One rank can't hold all parameters, two can.
+    let limited = text(&format!("{run} --memory 12KiB"));
+    assert!(limited.contains("can't run"), "{limited}");
+    let error = refused(&format!("{run} --memory 4KiB"));
+    assert!(error.contains("no configuration fits") && error.contains("lacks"), "{error}");
+}
+
+#[test]
+fn tuning_refuses_what_it_cannot_use() {
+    let profile = profile("refused.json");
+    let run = format!("tune --profile {}", profile.display());
+    assert!(refused(&format!("{run} --ranks 0")).contains("give at least 1"));
+    assert!(refused(&format!("{run} --ranks 2 --memory lots")).contains("lots"));
+    assert!(refused(&format!("{run} --ranks 2 --schedules best")).contains("best"));
+    assert!(
+        refused("tune --profile nowhere.json --ranks 2").contains("nowhere.json can't be read")
+    );
+    let broken = file("broken.json", b"{\"version\": 9}");
+    let error = refused(&format!("tune --profile {} --ranks 2", broken.display()));
+    assert!(error.contains("version 9"), "{error}");
+}

@@ -90,6 +90,37 @@ pub enum PartitionError {
         token: String,
     },
 
+    /// A constraint doesn't go with the layers or ranks, or isn't a number.
+    #[error("{what}: {reason}")]
+    Constraint {
+        /// Which constraint.
+        what: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+
+    /// Pins and groups leave no partition.
+    #[error(
+        "no partition has its pinned layers where they are pinned and its groups together: \
+         drop a pin or a group, or ask for fewer parts"
+    )]
+    NoPartition,
+
+    /// The layers need more memory than there is.
+    #[error(
+        "the layers don't fit: cut into {partition}, which comes closest, {}; \
+         use more ranks or more memory, keep fewer micro-batches, or recompute activations",
+        missing(.needed, .memory)
+    )]
+    DoesNotFit {
+        /// The cut that lacks least.
+        partition: crate::Partition,
+        /// The bytes that each rank needs for it.
+        needed: Vec<u64>,
+        /// The bytes that each rank has.
+        memory: Vec<u64>,
+    },
+
     /// A partitioner from outside this crate has its own reason to refuse.
     #[error("{partitioner}: {reason}")]
     Other {
@@ -98,4 +129,18 @@ pub enum PartitionError {
         /// What is wrong and what to do about it.
         reason: String,
     },
+}
+
+/// Where how many bytes are missing.
+fn missing(needed: &[u64], memory: &[u64]) -> String {
+    let missing: Vec<String> = needed
+        .iter()
+        .zip(memory)
+        .enumerate()
+        .filter(|(_, (needed, has))| needed > has)
+        .map(|(rank, (needed, has))| {
+            format!("rank {rank} needs {needed} bytes and lacks {}", needed - has)
+        })
+        .collect();
+    missing.join(", ")
 }

@@ -1,8 +1,9 @@
 //! Cuts a sequence of layers into contiguous stages.
 //!
 //! [`Costs`] holds one number per layer, a [`Partitioner`] turns costs and a number of parts into a
-//! [`Partition`], and a partition says which layers each part holds. Three partitioners come with
-//! the crate: [`Minimax`] (the best possible bottleneck), [`Uniform`] (equal numbers of layers) and
+//! [`Partition`], and a partition says which layers each part holds. Four partitioners come with the
+//! crate: [`Minimax`] (the best possible bottleneck), [`ConstrainedMinimax`] (the same with ranks that
+//! differ, memory limits and places that must not be cut), [`Uniform`] (equal numbers of layers) and
 //! [`Explicit`] (a cut given by hand). Others implement the trait in their own crate.
 //!
 //! ```
@@ -21,18 +22,23 @@
 //! What a cost means (milliseconds, bytes, operations) is the caller's choice. This crate knows no
 //! schedule, no tensor and no device: it neither measures costs nor places parts on ranks.
 
+mod constrained;
 mod costs;
 mod error;
 mod explicit;
 mod fixed;
+mod memory;
 mod minimax;
 mod partition;
 mod partitioner;
+mod search;
 mod uniform;
 
+pub use constrained::{ConstrainedMinimax, Solution};
 pub use costs::Costs;
 pub use error::PartitionError;
 pub use explicit::Explicit;
+pub use memory::{LayerBytes, Memory};
 pub use minimax::Minimax;
 pub use partition::Partition;
 pub use partitioner::Partitioner;

@@ -1,0 +1,56 @@
+//! Why there is no choice, and what to do about it.
+
+use crate::Rejected;
+
+/// Why a profile was refused or nothing could be chosen.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TuneError {
+    /// A profile isn't JSON, or not of this form.
+    #[error("this is no profile: {0}")]
+    Json(#[from] serde_json::Error),
+
+    /// A profile is of a version that this program doesn't know.
+    #[error("the profile has version {found}, this program reads version {known}: measure again")]
+    Version {
+        /// The profile's.
+        found: u32,
+        /// The one that is known.
+        known: u32,
+    },
+
+    /// A profile contradicts itself.
+    #[error("the profile is unusable: {reason}")]
+    Profile {
+        /// What is wrong.
+        reason: String,
+    },
+
+    /// What was asked for makes no sense.
+    #[error("{what}: {reason}")]
+    Request {
+        /// Which part of it.
+        what: &'static str,
+        /// What is wrong with it and what to do.
+        reason: String,
+    },
+
+    /// No combination can run.
+    #[error("no configuration fits{}", reasons(.rejected))]
+    NothingFits {
+        /// What was tried, and why it can't run; the one that lacks least memory first.
+        rejected: Vec<Rejected>,
+    },
+}
+
+/// The first reasons, each once.
+fn reasons(rejected: &[Rejected]) -> String {
+    const SHOWN: usize = 3;
+    let mut reasons: Vec<&str> = Vec::new();
+    for rejected in rejected {
+        if !reasons.contains(&rejected.reason.as_str()) && reasons.len() < SHOWN {
+            reasons.push(&rejected.reason);
+        }
+    }
+    reasons.iter().map(|reason| format!("; {reason}")).collect()
+}

@@ -1,0 +1,50 @@
+//! Chooses how to run a pipeline, from measured layer times.
+//!
+//! A [`Profile`] holds what each layer takes and needs at several sizes of a micro-batch, a [`Cluster`]
+//! what the ranks have. The [`Tuner`] cuts, plans and simulates every combination of ranks, stages per
+//! rank, micro-batches, schedule and checkpoint policy, and says which is fastest, how far behind the
+//! others are, and which don't fit, where, and by how much.
+//!
+//! ```
+//! use stovepipe_tune::{Cluster, LayerProfile, Measurement, Profile, Time, Tuner};
+//!
+//! // Eight equal layers, measured with 1 and with 16 samples; a fixed part of 1 ms in every action.
+//! let measurement = |samples: usize| Measurement {
+//!     samples,
+//!     forward: Time::exactly(1e-3 + 1e-3 * samples as f64),
+//!     recompute: Time::exactly(1e-3 + 1e-3 * samples as f64),
+//!     backward: Time::exactly(2e-3 + 2e-3 * samples as f64),
+//!     input_bytes: 4096 * samples as u64,
+//!     output_bytes: 4096 * samples as u64,
+//!     activation_bytes: Some(65536 * samples as u64),
+//! };
+//! let layers = (0..8).map(|layer| LayerProfile {
+//!     name: format!("blocks.{layer}"),
+//!     parameter_bytes: 1 << 20,
+//!     gradient_bytes: 1 << 20,
+//!     optimizer_bytes: 2 << 20,
+//!     update: Time::exactly(1e-3),
+//!     measurements: vec![measurement(1), measurement(16)],
+//! });
+//! let profile = Profile::new("an example", layers.collect())?;
+//!
+//! let report = Tuner::new(&profile, &Cluster::new(4)).batch(16).tune()?;
+//! let best = report.best();
+//! assert_eq!(best.ranks, 4);
+//! assert!(best.micro_batches > 1 && best.micro_batches < 16);
+//! # Ok::<(), stovepipe_tune::TuneError>(())
+//! ```
+//!
+//! Nothing here knows Burn: profiles come from whoever can measure, as JSON if need be.
+
+mod cluster;
+mod error;
+mod profile;
+mod report;
+mod tuner;
+
+pub use cluster::Cluster;
+pub use error::TuneError;
+pub use profile::{LayerProfile, Measurement, Profile, Time};
+pub use report::{Choice, Rejected, Report};
+pub use tuner::Tuner;

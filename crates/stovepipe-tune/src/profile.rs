@@ -1,0 +1,307 @@
+//! What each layer takes and needs, at several sizes of a micro-batch, and the file it is kept in.
+//!
+//! Times are in seconds and measured at the sizes that will be run: a large batch's time divided by
+//! the number of micro-batches hides what every action costs however small it is. Between two measured
+//! sizes they are taken from the straight line, and beyond them not at all.
+
+use serde::{Deserialize, Serialize};
+
+use crate::TuneError;
+
+/// A measured time in seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Time {
+    /// The median over several runs.
+    pub median: f64,
+    /// The distance between the lower and the upper quartile.
+    pub spread: f64,
+}
+
+impl Time {
+    /// A time without spread.
+    #[must_use]
+    pub fn exactly(seconds: f64) -> Self {
+        Self { median: seconds, spread: 0.0 }
+    }
+}
+
+/// A layer at one size of a micro-batch.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Measurement {
+    /// Samples in the micro-batch.
+    pub samples: usize,
+    /// The forward in training.
+    pub forward: Time,
+    /// The forward that rebuilds activations for the backward.
+    pub recompute: Time,
+    /// The backward without recomputation.
+    pub backward: Time,
+    /// Bytes of the layer's input.
+    pub input_bytes: u64,
+    /// Bytes of its output.
+    pub output_bytes: u64,
+    /// Bytes that its backward needs, the input included; none where they couldn't be measured.
+    pub activation_bytes: Option<u64>,
+}
+
+/// A layer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LayerProfile {
+    /// Its name in the model.
+    pub name: String,
+    /// Bytes of its parameters.
+    pub parameter_bytes: u64,
+    /// Bytes of their gradients.
+    pub gradient_bytes: u64,
+    /// Bytes of the optimizer's state for them.
+    pub optimizer_bytes: u64,
+    /// The optimizer's step on them.
+    pub update: Time,
+    /// One for each size, ascending.
+    pub measurements: Vec<Measurement>,
+}
+
+/// Every layer of a model, measured on one device.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Profile {
+    version: u32,
+    device: String,
+    layers: Vec<LayerProfile>,
+}
+
+/// A layer's costs at a size between the measured ones.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct LayerCost {
+    pub(crate) forward: f64,
+    pub(crate) recompute: f64,
+    pub(crate) backward: f64,
+    pub(crate) input_bytes: u64,
+    pub(crate) output_bytes: u64,
+    pub(crate) activation_bytes: Option<u64>,
+}
+
+impl Profile {
+    /// The version that is written and read.
+    pub const VERSION: u32 = 1;
+
+    /// A profile of the layers of a model, in model order, measured on `device`.
+    ///
+    /// # Errors
+    ///
+    /// [`TuneError::Profile`] unless there is a layer, all were measured at the same sizes, ascending
+    /// and at least 1, and every time is finite and not negative.
+    pub fn new(device: impl Into<String>, layers: Vec<LayerProfile>) -> Result<Self, TuneError> {
+        let profile = Self { version: Self::VERSION, device: device.into(), layers };
+        profile.check()?;
+        Ok(profile)
+    }
+
+    /// Reads a profile.
+    ///
+    /// # Errors
+    ///
+    /// [`TuneError::Json`], [`TuneError::Version`], and as [`Profile::new`].
+    pub fn from_json(text: &str) -> Result<Self, TuneError> {
+        /// What every version has.
+        #[derive(Deserialize)]
+        struct Head {
+            version: u32,
+        }
+        #[derive(Deserialize)]
+        struct Body {
+            device: String,
+            layers: Vec<LayerProfile>,
+        }
+        let Head { version } = serde_json::from_str(text)?;
+        if version != Self::VERSION {
+            return Err(TuneError::Version { found: version, known: Self::VERSION });
+        }
+        let Body { device, layers } = serde_json::from_str(text)?;
+        Self::new(device, layers)
+    }
+
+    /// Writes it.
+    ///
+    /// # Errors
+    ///
+    /// [`TuneError::Json`], which a checked profile never causes.
+    pub fn to_json(&self) -> Result<String, TuneError> {
+        Ok(serde_json::to_string_pretty(self)?)
+    }
+
+    /// What it was measured on.
+    #[must_use]
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// The layers, in model order.
+    #[must_use]
+    pub fn layers(&self) -> &[LayerProfile] {
+        &self.layers
+    }
+
+    /// The sizes of a micro-batch that were measured, ascending.
+    pub fn sizes(&self) -> impl Iterator<Item = usize> {
+        self.layers[0].measurements.iter().map(|m| m.samples)
+    }
+
+    /// Whether it is known how many bytes every layer keeps.
+    #[must_use]
+    pub fn knows_memory(&self) -> bool {
+        let mut measurements = self.layers.iter().flat_map(|layer| &layer.measurements);
+        measurements.all(|m| m.activation_bytes.is_some())
+    }
+
+    /// The costs of every layer for `samples` samples, if that is within the measured sizes.
+    pub(crate) fn at(&self, samples: usize) -> Option<Vec<LayerCost>> {
+        self.layers.iter().map(|layer| layer.at(samples)).collect()
+    }
+
+    fn check(&self) -> Result<(), TuneError> {
+        let refuse = |reason: String| Err(TuneError::Profile { reason });
+        let Some(first) = self.layers.first() else {
+            return refuse("it has no layers".to_owned());
+        };
+        let sizes: Vec<usize> = first.measurements.iter().map(|m| m.samples).collect();
+        if sizes.is_empty() || sizes[0] == 0 || !sizes.is_sorted_by(|a, b| a < b) {
+            return refuse(format!(
+                "layer {} was measured at sizes {sizes:?}: ascending ones from 1 on are needed",
+                first.name
+            ));
+        }
+        for layer in &self.layers {
+            if !layer.measurements.iter().map(|m| m.samples).eq(sizes.iter().copied()) {
+                return refuse(format!(
+                    "layer {} was measured at other sizes than layer {}",
+                    layer.name, first.name
+                ));
+            }
+            let times =
+                layer.measurements.iter().flat_map(|m| [m.forward, m.recompute, m.backward]);
+            let wrong = times
+                .chain([layer.update])
+                .find(|time| [time.median, time.spread].iter().any(|v| !v.is_finite() || *v < 0.0));
+            if let Some(time) = wrong {
+                return refuse(format!(
+                    "layer {} has a time of {} s with a spread of {} s: both must be finite and \
+                     at least 0",
+                    layer.name, time.median, time.spread
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl LayerProfile {
+    /// Bytes that it needs all the time.
+    pub(crate) fn fixed_bytes(&self) -> u64 {
+        self.parameter_bytes
+            .saturating_add(self.gradient_bytes)
+            .saturating_add(self.optimizer_bytes)
+    }
+
+    fn at(&self, samples: usize) -> Option<LayerCost> {
+        let above = self.measurements.iter().position(|m| m.samples >= samples)?;
+        let high = &self.measurements[above];
+        let low = if high.samples == samples {
+            high
+        } else {
+            &self.measurements[above.checked_sub(1)?]
+        };
+        let part = if high.samples == low.samples {
+            0.0
+        } else {
+            (samples - low.samples) as f64 / (high.samples - low.samples) as f64
+        };
+        let time = |of: fn(&Measurement) -> Time| {
+            let (low, high) = (of(low).median, of(high).median);
+            low + part * (high - low)
+        };
+        let bytes = |low: u64, high: u64| {
+            // Up, so that nothing is promised that doesn't fit.
+            (low as f64 + part * (high as f64 - low as f64)).ceil() as u64
+        };
+        Some(LayerCost {
+            forward: time(|m| m.forward),
+            recompute: time(|m| m.recompute),
+            backward: time(|m| m.backward),
+            input_bytes: bytes(low.input_bytes, high.input_bytes),
+            output_bytes: bytes(low.output_bytes, high.output_bytes),
+            activation_bytes: low
+                .activation_bytes
+                .zip(high.activation_bytes)
+                .map(|(low, high)| bytes(low, high)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measurement(samples: usize, seconds: f64) -> Measurement {
+        Measurement {
+            samples,
+            forward: Time::exactly(seconds),
+            recompute: Time::exactly(seconds),
+            backward: Time { median: 2.0 * seconds, spread: 0.1 },
+            input_bytes: 10,
+            output_bytes: 10 * samples as u64,
+            activation_bytes: Some(100 * samples as u64),
+        }
+    }
+
+    fn layer(measurements: Vec<Measurement>) -> LayerProfile {
+        LayerProfile {
+            name: "layer".to_owned(),
+            parameter_bytes: 1,
+            gradient_bytes: 2,
+            optimizer_bytes: 3,
+            update: Time::default(),
+            measurements,
+        }
+    }
+
+    #[test]
+    fn sizes_between_the_measured_ones_are_on_a_straight_line() {
+        let layers =
+            vec![layer(vec![measurement(2, 1.0), measurement(4, 2.0), measurement(12, 3.0)])];
+        let profile = Profile::new("test", layers).expect("valid");
+        let at = |samples| profile.at(samples).map(|costs| costs[0]);
+        assert_eq!(at(2).map(|c| (c.forward, c.output_bytes)), Some((1.0, 20)));
+        assert_eq!(at(3).map(|c| (c.backward, c.output_bytes)), Some((3.0, 30)));
+        assert_eq!(at(8).map(|c| (c.recompute, c.activation_bytes)), Some((2.5, Some(800))));
+        assert_eq!(at(12).map(|c| c.forward), Some(3.0));
+        assert_eq!((at(1), at(13)), (None, None));
+    }
+
+    #[test]
+    fn files_go_both_ways_and_are_checked() {
+        let profile = Profile::new("test", vec![layer(vec![measurement(1, 0.5)])]).expect("valid");
+        let text = profile.to_json().expect("writes");
+        assert_eq!(Profile::from_json(&text).expect("reads"), profile);
+
+        let error = |text: &str| Profile::from_json(text).expect_err("refused").to_string();
+        let newer = text.replace("\"version\": 1", "\"version\": 2");
+        assert_eq!(
+            error(&newer),
+            "the profile has version 2, this program reads version 1: measure again"
+        );
+        assert!(error("").starts_with("this is no profile"));
+        assert!(error(&text.replace("0.5", "-0.5")).contains("a time of -0.5 s"));
+        assert!(error(r#"{"version": 1, "device": "", "layers": []}"#).contains("no layers"));
+    }
+
+    #[test]
+    fn all_layers_are_measured_at_the_same_sizes() {
+        let refused = |layers| Profile::new("test", layers).expect_err("refused").to_string();
+        assert!(refused(vec![layer(vec![])]).contains("sizes []"));
+        assert!(refused(vec![layer(vec![measurement(0, 1.0)])]).contains("from 1 on"));
+        let twice = vec![measurement(2, 1.0), measurement(2, 1.0)];
+        assert!(refused(vec![layer(twice)]).contains("ascending"));
+        let (a, b) = (layer(vec![measurement(1, 1.0)]), layer(vec![measurement(2, 1.0)]));
+        assert!(refused(vec![a, b]).contains("other sizes"));
+    }
+}

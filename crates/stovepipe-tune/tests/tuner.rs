@@ -1,0 +1,157 @@
+//! The tuner against numbers that are known, and what it says where nothing fits.
+
+use stovepipe_checkpoint::Never;
+use stovepipe_schedule::{Drain, GPipe};
+use stovepipe_tune::{Cluster, LayerProfile, Measurement, Profile, Time, TuneError, Tuner};
+
+/// Layers whose forward and backward take `fixed` seconds and `each` more for every sample, and that
+/// keep 10 bytes for each, of which one is the input.
+fn profile(layers: usize, fixed: f64, each: f64, sizes: &[usize]) -> Profile {
+    let measurement = |&samples: &usize| {
+        let time = Time::exactly(fixed + each * samples as f64);
+        let samples_bytes = samples as u64;
+        Measurement {
+            samples,
+            forward: time,
+            recompute: time,
+            backward: time,
+            input_bytes: samples_bytes,
+            output_bytes: samples_bytes,
+            activation_bytes: Some(10 * samples_bytes),
+        }
+    };
+    let layer = |number: usize| LayerProfile {
+        name: format!("layers.{number}"),
+        parameter_bytes: 100,
+        gradient_bytes: 100,
+        optimizer_bytes: 200,
+        update: Time::default(),
+        measurements: sizes.iter().map(measurement).collect(),
+    };
+    Profile::new("made up", (0..layers).map(layer).collect()).expect("valid")
+}
+
+#[test]
+fn the_best_number_of_micro_batches_is_that_of_the_formula() {
+    // Work 32 for each stage and direction, overhead 0.5, four stages: 2 (m + 3) (32 / m + 0.5).
+    let profile = profile(4, 0.5, 0.25, &[1, 128]);
+    let cluster = Cluster::new(4);
+    let report = Tuner::new(&profile, &cluster)
+        .schedules(vec![Box::new(GPipe::default())])
+        .policies(vec![Box::new(Never)])
+        .ranks([4])
+        .tune()
+        .expect("everything fits");
+    let best = report.best();
+    assert_eq!((best.micro_batches, best.seconds), (16, 95.0));
+    assert_eq!(best.sizes, [1, 1, 1, 1]);
+    let last = report.choices.iter().find(|choice| choice.micro_batches == 128).expect("tried");
+    assert_eq!(last.seconds, 196.5);
+    assert!((report.slower(last) - (196.5 / 95.0 - 1.0)).abs() < 1e-12);
+    assert_eq!(report.slower(best), 0.0);
+}
+
+#[test]
+fn the_best_is_the_fastest_of_all_and_a_slow_rank_gets_less() {
+    let profile = profile(9, 0.0, 1.0, &[1, 8]);
+    let report = Tuner::new(&profile, &Cluster::new(2).speeds([2.0, 1.0])).batch(8).tune();
+    let report = report.expect("everything fits");
+    assert!(report.choices.iter().all(|choice| choice.seconds >= report.best().seconds));
+    let two = report.choices.iter().find(|choice| choice.ranks == 2 && choice.chunks == 1);
+    assert_eq!(two.expect("tried").sizes, [6, 3]);
+}
+
+#[test]
+fn micro_batches_of_unequal_size_are_priced_as_such() {
+    // Seven samples in four micro-batches: 2, 2, 2, 1; one stage does all of it, forward and backward.
+    let profile = profile(1, 0.0, 1.0, &[1, 8]);
+    let report = Tuner::new(&profile, &Cluster::new(1))
+        .batch(7)
+        .micro_batches([4])
+        .policies(vec![Box::new(Never)])
+        .schedules(vec![Box::new(GPipe::new(Drain::Forward))])
+        .tune()
+        .expect("everything fits");
+    assert_eq!(report.best().seconds, 14.0);
+    // Parameters and their like, and four micro-batches, each counted at the larger size.
+    assert_eq!(report.best().memory.as_deref(), Some(&[400 + 80][..]));
+}
+
+#[test]
+fn links_cost_time() {
+    let profile = profile(2, 0.0, 1.0, &[8]);
+    let seconds = |cluster: Cluster| {
+        let tuner = Tuner::new(&profile, &cluster).ranks([2]).micro_batches([1]);
+        tuner.tune().expect("fits").best().seconds
+    };
+    // There and back: two latencies, and twice 8 bytes.
+    assert_eq!(seconds(Cluster::new(2)), 32.0);
+    assert_eq!(seconds(Cluster::new(2).link(0.5, 4.0)), 32.0 + 2.0 * (0.5 + 2.0));
+}
+
+#[test]
+fn memory_decides_about_recomputation_and_ranks() {
+    let profile = profile(4, 0.0, 1.0, &[1, 2, 4, 8]);
+    let tune = |ranks, bytes: u64| {
+        let cluster = Cluster::new(ranks).memory(vec![bytes; ranks]);
+        let tuner = Tuner::new(&profile, &cluster).micro_batches([2]);
+        tuner.schedules(vec![Box::new(GPipe::default())]).tune()
+    };
+    // Everything on one rank: 1600 fixed, 320 of activations.
+    let roomy = tune(1, 1920).expect("fits");
+    assert_eq!(roomy.best().policy, "never");
+    // One byte less: recompute. One micro-batch rebuilt, both inputs kept.
+    let tight = tune(1, 1919).expect("fits");
+    assert_ne!(tight.best().policy, "never");
+    assert!(tight.best().memory.as_ref().is_some_and(|bytes| bytes[0] < 1920));
+    assert!(tight.rejected.iter().any(|r| r.policy == "never" && r.missing == Some(1)));
+
+    // Parameters alone are too much, whatever is recomputed; two ranks hold them.
+    let error = tune(1, 1599).expect_err("1600 bytes of parameters, gradients and states");
+    assert!(matches!(&error, TuneError::NothingFits { rejected } if rejected[0].missing.is_some()));
+    assert!(
+        error.to_string().contains("rank 0 needs") && error.to_string().contains("lacks"),
+        "{error}"
+    );
+    assert!(tune(2, 1599).is_ok());
+}
+
+#[test]
+fn requests_that_make_no_sense_are_refused() {
+    let profile = profile(2, 0.0, 1.0, &[4, 8]);
+    let refused = |tuner: Tuner<'_>| match tuner.tune() {
+        Err(TuneError::Request { what, reason }) => format!("{what}: {reason}"),
+        other => panic!("{other:?}"),
+    };
+    let cluster = Cluster::new(2);
+    assert!(refused(Tuner::new(&profile, &cluster).batch(0)).starts_with("batch"));
+    // Sizes below 4 weren't measured.
+    let error = refused(Tuner::new(&profile, &cluster).batch(3));
+    assert_eq!(
+        error,
+        "micro-batches: no number of them cuts 3 samples into sizes within the measured [4, 8]: measure more sizes"
+    );
+    for (cluster, what) in [
+        (Cluster::new(0), "ranks"),
+        (Cluster::new(2).memory([1]), "memory"),
+        (Cluster::new(2).speeds([1.0]), "speeds"),
+        (Cluster::new(2).speeds([1.0, 0.0]), "speeds"),
+        (Cluster::new(2).link(f64::NAN, 1.0), "latency"),
+        (Cluster::new(2).link(0.0, 0.0), "bandwidth"),
+    ] {
+        assert!(refused(Tuner::new(&profile, &cluster)).starts_with(what), "{what}");
+    }
+}
+
+#[test]
+fn a_limit_needs_known_bytes() {
+    let text = profile(1, 0.0, 1.0, &[1]).to_json().expect("writes");
+    let unknown = text.replace("\"activation_bytes\": 10", "\"activation_bytes\": null");
+    let profile = Profile::from_json(&unknown).expect("reads");
+    assert!(
+        Tuner::new(&profile, &Cluster::new(1)).tune().expect("no limit").best().memory.is_none()
+    );
+    let limited = Cluster::new(1).memory([1 << 40]);
+    let error = Tuner::new(&profile, &limited).tune().expect_err("unknown").to_string();
+    assert!(error.starts_with("memory: the profile doesn't say"), "{error}");
+}
