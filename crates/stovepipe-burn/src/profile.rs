@@ -331,7 +331,7 @@ impl Subject {
             // Any values will do for time: the outputs have the right shapes.
             None => copied(&outputs).into_iter().map(Some).collect(),
         };
-        self.cell.backward(tape, gradients);
+        self.cell.backward(tape, gradients)?;
         self.sync()?;
         Ok(Run { forward, backward: start.elapsed().as_secs_f64(), outputs })
     }
