@@ -65,7 +65,8 @@ impl Timeline {
     /// From the start of the step to the end of its last action, update included.
     #[must_use]
     pub fn makespan(&self) -> f64 {
-        let actions = self.ranks.iter().flatten().map(|span| span.end);
+        // A rank's spans are in order, so its last ends last.
+        let actions = self.ranks.iter().filter_map(|spans| spans.last()).map(|span| span.end);
         let updates = self.updates.iter().flatten().map(|update| update.end);
         actions.chain(updates).fold(0.0, f64::max)
     }
