@@ -27,6 +27,7 @@ mod costs;
 mod error;
 mod explicit;
 mod fixed;
+mod halving;
 mod memory;
 mod minimax;
 mod partition;

@@ -17,6 +17,7 @@
 use std::ops::{Range, RangeInclusive};
 
 use crate::fixed;
+use crate::halving::smallest_cost;
 use crate::{Costs, Partition, PartitionError, Partitioner};
 
 /// The partition whose most expensive part is as cheap as contiguous parts allow.
@@ -66,16 +67,7 @@ impl Partitioner for Minimax {
 /// The smallest cap under which the layers fit into `parts` parts. It is what some part costs.
 fn bottleneck(costs: &Costs, parts: usize) -> f64 {
     let most = costs.as_slice().iter().copied().fold(0.0, f64::max);
-    let (mut low, mut high) = (most.to_bits(), costs.total().to_bits());
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if fits(costs, parts, f64::from_bits(middle)) {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
-    }
-    f64::from_bits(high)
+    smallest_cost(most, costs.total(), |cap| fits(costs, parts, cap))
 }
 
 /// Whether `parts` parts of at most `cap` hold all layers. Fewer are as good as `parts`: cutting a

@@ -56,6 +56,12 @@ impl Partition {
         Ok(Self { ends })
     }
 
+    /// Cuts behind each of these layers counted from 1: strictly increasing, at least one.
+    pub(crate) fn from_ends(ends: Vec<usize>) -> Self {
+        debug_assert!(ends.is_sorted_by(|a, b| a < b) && ends.first().is_some_and(|end| *end > 0));
+        Self { ends }
+    }
+
     /// The number of parts, at least 1.
     pub fn parts(&self) -> usize {
         self.ends.len()

@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 
+use crate::halving::{smallest, smallest_cost};
 use crate::{Costs, Memory, Partition, PartitionError, Solution};
 
 /// How many candidates are looked at where several parts share a rank.
@@ -81,18 +82,16 @@ impl Parts<'_> {
         let before = self.cut_cost(start);
         let behind = self.count - part - 1;
         let last = self.layers() - behind;
-        let (mut sum, mut holds, mut works) = (0.0, 0u64, 0u64);
-        if let Some(memory) = self.memory {
-            let kept = u64::try_from(memory.in_flight[part]).unwrap_or(u64::MAX);
-            holds = memory.layers.get(start).map_or(0, |l| l.entry.saturating_mul(kept));
-        }
+        // A micro-batch's bytes count once for each that the part keeps at once.
+        let kept = self.memory.map_or(0, |memory| memory.in_flight[part] as u64);
+        let bytes = move |layer: usize| self.memory.and_then(|memory| memory.layers.get(layer));
+        let mut holds = bytes(start).map_or(0, |first| first.entry.saturating_mul(kept));
+        let (mut sum, mut works) = (0.0, 0u64);
         (start..last)
             .take_while(move |&layer| self.only[layer].is_none_or(|only| only == part))
             .map(move |layer| {
                 sum += self.costs.as_slice()[layer];
-                if let Some(memory) = self.memory {
-                    let kept = u64::try_from(memory.in_flight[part]).unwrap_or(u64::MAX);
-                    let bytes = memory.layers[layer];
+                if let Some(bytes) = bytes(layer) {
                     holds = holds
                         .saturating_add(bytes.fixed)
                         .saturating_add(bytes.kept.saturating_mul(kept));
@@ -137,20 +136,11 @@ impl Parts<'_> {
 
     /// The smallest time within which every part can be; there must be one.
     fn bottleneck(&self, room: Room) -> f64 {
-        let (mut low, mut high) = (0, self.longest().to_bits());
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if self.can_be_dealt(f64::from_bits(middle), room) {
-                high = middle;
-            } else {
-                low = middle + 1;
-            }
-        }
-        f64::from_bits(high)
+        smallest_cost(0.0, self.longest(), |limit| self.can_be_dealt(limit, room))
     }
 
     /// Of the partitions with no part above `limit`, the most even one; there must be one.
-    fn most_even(&self, limit: f64, room: Room) -> Result<Partition, PartitionError> {
+    fn most_even(&self, limit: f64, room: Room) -> Partition {
         let layers = self.layers();
         // A power of two that keeps the squares in range.
         let exponent = if limit > 0.0 { limit.log2().floor().clamp(-1000.0, 1000.0) } else { 0.0 };
@@ -173,16 +163,11 @@ impl Parts<'_> {
             }
             below = squares;
         }
-        let mut start = 0;
-        let sizes: Vec<usize> = choices
-            .iter()
-            .map(|ends| {
-                let size = ends[start] - start;
-                start += size;
-                size
-            })
-            .collect();
-        Partition::from_sizes(sizes)
+        let ends = choices.iter().scan(0, |start, ends| {
+            *start = ends[*start];
+            Some(*start)
+        });
+        Partition::from_ends(ends.collect())
     }
 
     /// Why nothing fits: the cut that comes closest.
@@ -191,37 +176,40 @@ impl Parts<'_> {
         else {
             return PartitionError::NoPartition;
         };
-        let (mut low, mut high) = (0, u64::MAX);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if self.can_be_dealt(f64::MAX, Room::Extra(middle)) {
-                high = middle;
-            } else {
-                low = middle + 1;
-            }
+        let extra = smallest(0, u64::MAX, |extra| self.can_be_dealt(f64::MAX, Room::Extra(extra)));
+        let partition = self.most_even(f64::MAX, Room::Extra(extra));
+        let ends =
+            partition.ranges().enumerate().filter_map(|(part, range)| self.end(part, &range));
+        let needed = self.needed(ends);
+        PartitionError::DoesNotFit { partition, needed, memory: memory.capacities.clone() }
+    }
+
+    /// A part of these layers, if it may be one.
+    fn end(&self, part: usize, range: &Range<usize>) -> Option<End> {
+        self.ends(part, range.start).find(|end| end.end == range.end && self.open[end.end])
+    }
+
+    /// The bytes that each rank needs. Its parts work one at a time, so of what they need for that only
+    /// the largest counts.
+    fn needed(&self, parts: impl Iterator<Item = End>) -> Vec<u64> {
+        let (mut holds, mut works) = (vec![0u64; self.ranks], vec![0u64; self.ranks]);
+        for (end, &rank) in parts.zip(&self.placement) {
+            holds[rank] = holds[rank].saturating_add(end.holds);
+            works[rank] = works[rank].max(end.works);
         }
-        let closest = self.most_even(f64::MAX, Room::Extra(high));
-        closest.map_or_else(
-            |error| error,
-            |partition| {
-                let needed = memory.needed(&self.placement, partition.ranges());
-                PartitionError::DoesNotFit { partition, needed, memory: memory.capacities.clone() }
-            },
-        )
+        holds.into_iter().zip(works).map(|(held, working)| held.saturating_add(working)).collect()
     }
 
     /// How long each rank is busy, if the partition respects every constraint.
     fn loads(&self, ranges: &[Range<usize>]) -> Option<Vec<f64>> {
+        let ends = ranges.iter().enumerate().map(|(part, range)| self.end(part, range));
+        let ends = ends.collect::<Option<Vec<End>>>()?;
         let mut loads = vec![0.0; self.ranks];
-        for (part, range) in ranges.iter().enumerate() {
-            let end = self.ends(part, range.start).find(|end| end.end == range.end)?;
-            if !self.open[range.end] {
-                return None;
-            }
-            loads[self.rank(part)] += end.time;
+        for (end, &rank) in ends.iter().zip(&self.placement) {
+            loads[rank] += end.time;
         }
         let fits = self.memory.is_none_or(|memory| {
-            let needed = memory.needed(&self.placement, ranges.iter().cloned());
+            let needed = self.needed(ends.into_iter());
             needed.iter().zip(&memory.capacities).all(|(needed, has)| needed <= has)
         });
         fits.then_some(loads)
@@ -232,15 +220,15 @@ impl Parts<'_> {
 pub(crate) fn solve(parts: &Parts<'_>) -> Result<Solution, PartitionError> {
     let room = Room::Extra(0);
     let alone = parts.can_be_dealt(f64::MAX, room);
-    let dealt = |room| {
+    let dealt = || {
         let bottleneck = parts.bottleneck(room);
-        parts.most_even(bottleneck, room).map(|partition| (partition, bottleneck))
+        (parts.most_even(bottleneck, room), bottleneck)
     };
     if parts.count == parts.ranks {
         if !alone {
             return Err(parts.misfit());
         }
-        let (partition, bottleneck) = dealt(room)?;
+        let (partition, bottleneck) = dealt();
         return Ok(Solution { partition, bottleneck, bound: bottleneck });
     }
     if !parts.can_be_dealt(f64::MAX, Room::Unlimited) {
@@ -248,19 +236,10 @@ pub(crate) fn solve(parts: &Parts<'_>) -> Result<Solution, PartitionError> {
     }
     let mut shared = Shared::new(parts);
     if alone {
-        shared.improve(dealt(room)?.0.ranges().collect());
+        shared.improve(dealt().0.ranges().collect());
     }
     let proven = shared.search();
     let Some((bottleneck, _, ends)) = shared.best else { return Err(parts.misfit()) };
-    let mut start = 0;
-    let sizes: Vec<usize> = ends
-        .into_iter()
-        .map(|end| {
-            let size = end - start;
-            start = end;
-            size
-        })
-        .collect();
     // No rank is less busy than its longest part, nor all of them less than the work there is.
     let speed: f64 = (0..parts.ranks).map(|rank| parts.speed(rank)).sum();
     let bound = if proven {
@@ -268,7 +247,7 @@ pub(crate) fn solve(parts: &Parts<'_>) -> Result<Solution, PartitionError> {
     } else {
         parts.bottleneck(Room::Unlimited).max(parts.costs.total() / speed).min(bottleneck)
     };
-    Ok(Solution { partition: Partition::from_sizes(sizes)?, bottleneck, bound })
+    Ok(Solution { partition: Partition::from_ends(ends), bottleneck, bound })
 }
 
 /// The search where several parts share a rank: branch and bound in the order of the cuts.
