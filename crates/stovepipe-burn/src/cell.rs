@@ -251,11 +251,7 @@ impl<L: Layer> Cell for LayerCell<L> {
     }
 
     fn parameters(&self) -> BTreeMap<String, TensorData> {
-        let mut reader = ReadParameters { path: Vec::new(), read: BTreeMap::new() };
-        if let Some(module) = &self.module {
-            module.visit(&mut reader);
-        }
-        reader.read
+        self.module.as_ref().map(read_parameters).unwrap_or_default()
     }
 }
 
@@ -284,6 +280,13 @@ macro_rules! track_path {
             self.path.pop();
         }
     };
+}
+
+/// The module's parameters, copied to the host, by path.
+pub(crate) fn read_parameters<M: Module>(module: &M) -> BTreeMap<String, TensorData> {
+    let mut reader = ReadParameters { path: Vec::new(), read: BTreeMap::new() };
+    module.visit(&mut reader);
+    reader.read
 }
 
 /// Copies parameters to the host by path.

@@ -3,11 +3,12 @@
 //! nor other threads change them.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hasher};
 use std::sync::{Mutex, PoisonError};
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{Bool, Device, Int, Tensor};
+
+use crate::cell::read_parameters;
 
 /// Burn's generators are process-wide: only one layer at a time may seed them and draw.
 static GENERATOR: Mutex<()> = Mutex::new(());
@@ -32,13 +33,14 @@ pub(crate) fn initialize<M: Module>(
         // A panic in another layer's initialization leaves nothing behind that matters here.
         let _guard = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
         let mut module = draw();
+        let mut values = read_parameters(&module);
         // Threads that draw numbers of their own meanwhile can't be kept from the generator, but they
         // are found out: they would have to disturb it twice in the same way.
         let mut agree = false;
         for _ in 0..ATTEMPTS {
-            let again = draw();
-            agree = fingerprint(&again) == fingerprint(&module);
-            module = again;
+            module = draw();
+            let before = std::mem::replace(&mut values, read_parameters(&module));
+            agree = values == before;
             if agree {
                 break;
             }
@@ -50,29 +52,6 @@ pub(crate) fn initialize<M: Module>(
     };
     let module = module.map(&mut NameIds { path: Vec::new(), ids: HashMap::new() });
     module.fork(&device.clone().autodiff())
-}
-
-/// A hash of all values of a module.
-fn fingerprint<M: Module>(module: &M) -> u64 {
-    let mut hash = Values(DefaultHasher::new());
-    module.visit(&mut hash);
-    hash.0.finish()
-}
-
-struct Values(DefaultHasher);
-
-impl ModuleVisitor for Values {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.0.write(param.val().inner().into_data().as_bytes());
-    }
-
-    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        self.0.write(param.val().inner().into_data().as_bytes());
-    }
-
-    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.0.write(param.val().inner().into_data().as_bytes());
-    }
 }
 
 /// FNV-1a over the bytes of `seed` and `name`, finished as in SplitMix64: the same on every platform

@@ -104,6 +104,34 @@ pub(crate) fn erase<O: Boundary, T: Boundary>(loss: impl Loss<O, T>) -> Box<Eras
     })
 }
 
+/// The loss of a micro-batch whose backward hasn't run.
+pub(crate) struct LossTape {
+    leaves: Vec<Box<dyn Part>>,
+    sum: Tensor<1>,
+}
+
+impl LossTape {
+    /// Computes the loss of outputs that are off the tape.
+    pub(crate) fn record(
+        loss: &ErasedLoss,
+        outputs: Vec<Box<dyn Part>>,
+        target: Packet,
+    ) -> Result<(Self, LossSum), StageError> {
+        let leaves: Vec<Box<dyn Part>> = outputs.into_iter().map(|part| part.leaf()).collect();
+        let result = loss(leaves.iter().map(|leaf| leaf.clone_box()).collect(), target)?;
+        Ok((Self { leaves, sum: result.sum.clone() }, result))
+    }
+
+    /// The gradients of the outputs; none where the loss doesn't depend on one.
+    pub(crate) fn backward(self) -> Vec<Option<Box<dyn Part>>> {
+        if !self.sum.is_tracked() {
+            return self.leaves.iter().map(|_| None).collect();
+        }
+        let mut gradients = self.sum.backward();
+        self.leaves.iter().map(|leaf| leaf.take_gradient(&mut gradients)).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use burn::tensor::Device;

@@ -14,7 +14,7 @@ use stovepipe_tune::{LayerProfile, Measurement, Profile, Time};
 
 use crate::boundary::into_packet;
 use crate::cell::{Cell, Forward, Tape};
-use crate::loss::ErasedLoss;
+use crate::loss::{ErasedLoss, LossTape};
 use crate::part::{Packet, Part};
 use crate::sequential::{Blueprint, MakeContext};
 use crate::{Backend, Boundary, BuildError, Builder, Context, Phase, ProfileError, StageError};
@@ -311,10 +311,8 @@ impl Subject {
         let (outputs, tape) = self.forward(index, phase)?;
         let loss = match &self.loss {
             Some((loss, targets)) => {
-                let leaves: Vec<Box<dyn Part>> =
-                    copied(&outputs).into_iter().map(|part| part.leaf()).collect();
                 let target = targets[index].clone().settle(&self.device);
-                Some((copied(&leaves), loss(leaves, target)?.sum))
+                Some(LossTape::record(&**loss, copied(&outputs), target)?.0)
             }
             None => None,
         };
@@ -323,11 +321,7 @@ impl Subject {
 
         let start = Instant::now();
         let gradients = match loss {
-            Some((leaves, sum)) if sum.is_tracked() => {
-                let mut gradients = sum.backward();
-                leaves.iter().map(|leaf| leaf.take_gradient(&mut gradients)).collect()
-            }
-            Some((leaves, _)) => leaves.iter().map(|_| None).collect(),
+            Some(tape) => tape.backward(),
             // Any values will do for time: the outputs have the right shapes.
             None => copied(&outputs).into_iter().map(Some).collect(),
         };

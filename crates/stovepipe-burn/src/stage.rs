@@ -11,7 +11,7 @@ use stovepipe_runtime::{Begin, StageCompute};
 use stovepipe_schedule::{MicroBatch, StageRetention};
 
 use crate::cell::{Cell, Forward, Tape};
-use crate::loss::ErasedLoss;
+use crate::loss::{ErasedLoss, LossTape};
 use crate::part::{Packet, Part};
 use crate::{Backend, Context, Phase, StageError};
 
@@ -42,12 +42,6 @@ pub(crate) struct Batch {
 pub(crate) struct StageOutput {
     pub(crate) predictions: Vec<Packet>,
     pub(crate) gradients: BTreeMap<String, TensorData>,
-}
-
-/// The loss of a micro-batch whose backward hasn't run.
-struct LossTape {
-    outputs: Vec<Box<dyn Part>>,
-    sum: Tensor<1>,
 }
 
 /// What a stage holds during a step.
@@ -149,14 +143,14 @@ impl BurnStage {
         let running = self.running()?;
         let target = running.batch.targets.get(m).cloned().ok_or(StageError::NoTarget)?;
         let target = target.settle(&device);
-        let outputs: Vec<Box<dyn Part>> =
-            outputs.into_iter().map(|part| if taped { part.leaf() } else { part }).collect();
-        let leaves = outputs.iter().map(|part| part.clone_box()).collect();
-        let result = loss(leaves, target)?;
-        running.losses.insert(m, (result.sum.clone().inner(), result.weight));
-        if taped {
-            running.loss_tapes.insert(m, LossTape { outputs, sum: result.sum });
-        }
+        let result = if taped {
+            let (tape, result) = LossTape::record(&*loss, outputs, target)?;
+            running.loss_tapes.insert(m, tape);
+            result
+        } else {
+            loss(outputs, target)?
+        };
+        running.losses.insert(m, (result.sum.inner(), result.weight));
         Ok(())
     }
 
@@ -276,14 +270,7 @@ impl StageCompute for BurnStage {
         self.ensure_tape(m, last, retention)?;
         let mut flowing = if self.is_last {
             let tape = self.running()?.loss_tapes.remove(&m);
-            let LossTape { outputs, sum } = tape.ok_or_else(|| self.missing(last))?;
-            if sum.is_tracked() {
-                let mut gradients = sum.backward();
-                outputs.iter().map(|leaf| leaf.take_gradient(&mut gradients)).collect()
-            } else {
-                // The loss doesn't depend on anything differentiable.
-                outputs.iter().map(|_| None).collect()
-            }
+            tape.ok_or_else(|| self.missing(last))?.backward()
         } else {
             let gradients = gradients.pop().ok_or_else(|| self.missing(last))?;
             gradients.settle(&self.device).into_gradients()
