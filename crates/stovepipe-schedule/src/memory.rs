@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ComputeKind, Mode, Program, StageRetention};
+use crate::{Compute, ComputeKind, Mode, Plan, Program, Stage, StageRetention};
 
 /// The bytes that each layer of a stage holds for one micro-batch.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -41,6 +41,34 @@ impl StageMemory {
     }
 }
 
+impl Plan {
+    /// For each stage, the highest number of micro-batches whose forward has run and whose backward
+    /// hasn't ended. A rank of several stages holds at most their sum.
+    #[must_use]
+    pub fn stage_activations(&self) -> Vec<usize> {
+        let of = |stage: Stage| {
+            let row = self.row(self.placement()[stage.index()].index());
+            self.peak_in_flight(row.iter().filter(|action| action.stage == stage))
+        };
+        Stage::first(self.stages()).map(of).collect()
+    }
+
+    /// The most micro-batches between forward and backward in these actions of one rank.
+    fn peak_in_flight<'a>(&self, actions: impl IntoIterator<Item = &'a Compute>) -> usize {
+        let mut peak = Peak::default();
+        if self.mode() == Mode::Training {
+            for action in actions {
+                match action.kind {
+                    ComputeKind::Forward => peak.take(1),
+                    ComputeKind::Backward | ComputeKind::BackwardWeight => peak.release(1),
+                    ComputeKind::Recompute | ComputeKind::BackwardInput => {}
+                }
+            }
+        }
+        peak.highest as usize
+    }
+}
+
 impl Program {
     /// The highest number of micro-batches, counted for each stage, whose forward has run on `rank` and
     /// whose backward hasn't ended. What each costs depends on the retention.
@@ -50,17 +78,7 @@ impl Program {
     /// If there is no such rank.
     #[must_use]
     pub fn peak_activations(&self, rank: usize) -> usize {
-        let mut peak = Peak::default();
-        if self.plan().mode() == Mode::Training {
-            for action in self.plan().row(rank) {
-                match action.kind {
-                    ComputeKind::Forward => peak.take(1),
-                    ComputeKind::Backward | ComputeKind::BackwardWeight => peak.release(1),
-                    ComputeKind::Recompute | ComputeKind::BackwardInput => {}
-                }
-            }
-        }
-        peak.highest as usize
+        self.plan().peak_in_flight(self.plan().row(rank))
     }
 
     /// The most bytes of activations that `rank` holds at once, what is rebuilt for backwards included.
@@ -123,7 +141,7 @@ impl Peak {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Edges, GPipe, Retention, Schedule, Shape, Stage, ZbH1};
+    use crate::{Edges, GPipe, OneFOneB, Retention, Schedule, Shape, Stage, ZbH1};
 
     fn program(schedule: &dyn Schedule, retention: &StageRetention) -> Program {
         let plan = schedule.plan(Shape::new(2, 4)).expect("a plan");
@@ -151,6 +169,14 @@ mod tests {
         let bytes = program(&ZbH1, &StageRetention::drop_all(1)).peak_bytes(1, &stages);
         // Rank 1 lets one weight gradient wait: two rebuilt at once, which saves nothing.
         assert_eq!(bytes, 20);
+    }
+
+    #[test]
+    fn stages_of_a_rank_are_counted_apart() {
+        let plan = OneFOneB.plan(Shape::new(3, 4)).expect("a plan");
+        assert_eq!(plan.stage_activations(), [3, 2, 1]);
+        let rows = ["0F0 0F1 1F0 1F1 1B0 1B1 0B0 0B1"].map(str::split_whitespace);
+        assert_eq!(Plan::parse(rows).expect("valid").stage_activations(), [2, 2]);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use stovepipe_checkpoint::{Always, CheckpointPolicy, ExceptLast, Layout, Never};
 use stovepipe_partition::{ConstrainedMinimax, Costs, LayerBytes, Memory, Partition};
 use stovepipe_schedule::{
-    ComputeKind, CostModel, Edge, Edges, Link, MicroBatch, Mode, Plan, Program, Retention,
-    Schedule, Shape, Stage, StageCost, StageMemory, schedules, simulate,
+    CostModel, Edge, Edges, Link, MicroBatch, Mode, Plan, Program, Retention, Schedule, Shape,
+    Stage, StageCost, StageMemory, schedules, simulate,
 };
 
 use crate::profile::LayerCost;
@@ -277,7 +277,7 @@ impl<'a> Tuner<'a> {
             });
             partitioner = partitioner.memory(Memory {
                 layers: bytes.collect(),
-                in_flight: in_flight(plan),
+                in_flight: plan.stage_activations(),
                 capacities: capacities[..plan.ranks()].to_vec(),
             });
         }
@@ -403,21 +403,4 @@ fn share_recomputed(plan: &Plan, retention: &Retention) -> f64 {
         recomputed += MicroBatch::first(plan.micro_batches()).filter(of).count();
     }
     recomputed as f64 / (plan.stages() * plan.micro_batches()) as f64
-}
-
-/// For each stage, how many micro-batches are between their forward and their backward at once.
-fn in_flight(plan: &Plan) -> Vec<usize> {
-    let (mut now, mut most) = (vec![0usize; plan.stages()], vec![0; plan.stages()]);
-    for action in plan.rows().iter().flatten() {
-        let stage = action.stage.index();
-        match action.kind {
-            ComputeKind::Forward => {
-                now[stage] += 1;
-                most[stage] = most[stage].max(now[stage]);
-            }
-            ComputeKind::Backward => now[stage] -= 1,
-            _ => {}
-        }
-    }
-    most
 }
