@@ -162,7 +162,13 @@ impl Run {
                 .x_label_area_size(40)
                 .y_label_area_size(56)
                 .build_cartesian_2d(1.0..steps, bottom..top)?;
-            chart.configure_mesh().x_desc("step").y_desc("loss").light_line_style(WHITE).draw()?;
+            chart
+                .configure_mesh()
+                .x_desc("step")
+                .x_label_formatter(&|step| format!("{step:.0}"))
+                .y_desc("loss")
+                .light_line_style(WHITE)
+                .draw()?;
             let xy = |points: &[Point]| {
                 points.iter().map(|p| (p.step as f64, p.loss)).collect::<Vec<_>>()
             };

@@ -42,6 +42,7 @@ const MAY_KNOW: [(&str, &[&str]); 10] = [
             "stovepipe-runtime",
             "stovepipe-schedule",
             "stovepipe-transport",
+            "stovepipe-tune",
         ],
     ),
 ];

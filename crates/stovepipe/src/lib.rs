@@ -50,6 +50,7 @@ pub use stovepipe_partition as partition;
 pub use stovepipe_runtime as runtime;
 pub use stovepipe_schedule as schedule;
 pub use stovepipe_transport as transport;
+pub use stovepipe_tune as tune;
 
 /// What most programs need.
 pub mod prelude {

@@ -1,0 +1,127 @@
+//! What is measured of a model, and that measuring it leaves no trace.
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+
+use common::{CLASSES, DIM, SEQ, batch, bits, model};
+use peak_alloc::PeakAlloc;
+use stovepipe::burn::optim::AdamConfig;
+use stovepipe::burn::tensor::{Int, Tensor};
+use stovepipe::prelude::*;
+use stovepipe::tune::{Cluster, Profile, Tuner};
+use stovepipe::{Builder, ProfileError, Profiling};
+
+#[global_allocator]
+static ALLOCATOR: PeakAlloc = PeakAlloc;
+
+type ToyBuilder = Builder<Tensor<2, Int>, Tensor<3>, Tensor<2, Int>>;
+
+fn builder() -> ToyBuilder {
+    Pipeline::builder(model())
+        .backend(Flex::new())
+        .stages(2)
+        .micro_batches(2)
+        .optimizer(AdamConfig::new().init())
+        .learning_rate(1e-2)
+        .loss(CrossEntropy)
+}
+
+fn measure(profiling: &Profiling) -> Profile {
+    let (x, y) = batch(4, 0);
+    builder().profile(profiling, x, y).expect("a profile")
+}
+
+#[test]
+fn bytes_are_those_of_the_layers() {
+    let profile = measure(&Profiling::new([4, 1]).runs(3).warm_up(1));
+    let names: Vec<&str> = profile.layers().iter().map(|layer| &*layer.name).collect();
+    assert_eq!(names, ["embed", "attention", "fork", "join", "gelu", "norm", "head"]);
+    assert_eq!(profile.sizes().collect::<Vec<_>>(), [1, 4]);
+    assert!(!profile.knows_memory());
+
+    let layer = |name: &str| {
+        profile.layers().iter().find(|layer| layer.name == name).expect("it is listed")
+    };
+    let floats = |count: usize| 4 * count as u64;
+    let head = layer("head");
+    assert_eq!(head.parameter_bytes, floats(DIM * CLASSES + CLASSES));
+    assert_eq!(head.gradient_bytes, head.parameter_bytes);
+    // Adam keeps two moments for each parameter, and a little to name them.
+    assert!(head.optimizer_bytes >= 2 * head.parameter_bytes);
+    let of_four = &head.measurements[1];
+    assert_eq!(of_four.input_bytes, floats(4 * SEQ * DIM));
+    assert_eq!(of_four.output_bytes, floats(4 * SEQ * CLASSES));
+    let gelu = layer("gelu");
+    assert_eq!((gelu.parameter_bytes, gelu.gradient_bytes, gelu.optimizer_bytes), (0, 0, 0));
+    for measurement in profile.layers().iter().flat_map(|layer| &layer.measurements) {
+        assert!(measurement.forward.median > 0.0 && measurement.backward.median > 0.0);
+    }
+}
+
+#[test]
+fn kept_bytes_are_counted_where_something_counts() {
+    let live = || ALLOCATOR.current_usage() as u64;
+    let profile = measure(&Profiling::new([1, 4]).runs(1).live_bytes(live));
+    assert!(profile.knows_memory());
+    for layer in profile.layers() {
+        let kept = layer.measurements[1].activation_bytes.expect("known");
+        assert!(kept >= layer.measurements[1].input_bytes, "{}: {kept}", layer.name);
+    }
+}
+
+#[test]
+fn measuring_leaves_no_trace() {
+    let parameters = |builder: ToyBuilder| {
+        bits(&builder.build().expect("a pipeline").parameters().expect("parameters"))
+    };
+    let measured = builder();
+    let (x, y) = batch(4, 0);
+    measured.profile(&Profiling::new([2]).runs(1), x, y).expect("a profile");
+    assert!(parameters(measured) == parameters(builder()));
+}
+
+#[test]
+fn other_ranks_can_be_kept_busy_and_progress_is_told() {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let teller = Arc::clone(&told);
+    let profiling = Profiling::new([2]).runs(2).busy_ranks(1).progress(move |name, number, of| {
+        teller.lock().expect("no panic").push(format!("{number}/{of} {name}"));
+    });
+    measure(&profiling);
+    let told = told.lock().expect("no panic");
+    assert_eq!((told.len(), &*told[0], &*told[6]), (7, "1/7 embed", "7/7 head"));
+}
+
+#[test]
+fn a_profile_feeds_the_tuner() {
+    let profile = measure(&Profiling::new([1, 2, 4]).runs(3));
+    let read = Profile::from_json(&profile.to_json().expect("writes")).expect("reads");
+    assert_eq!(read.layers().len(), profile.layers().len());
+    for (read, layer) in read.layers().iter().zip(profile.layers()) {
+        assert_eq!((&read.name, read.optimizer_bytes), (&layer.name, layer.optimizer_bytes));
+        // Decimal digits come back to within the last bit.
+        let (found, expected) = (read.update.median, layer.update.median);
+        assert!((found - expected).abs() <= 1e-12 * expected, "{found} and {expected}");
+    }
+    let report = Tuner::new(&read, &Cluster::new(2)).batch(4).tune().expect("everything fits");
+    assert_eq!(report.best().sizes.iter().sum::<usize>(), 7);
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused() {
+    let refused = |sizes: &[usize]| {
+        let (x, y) = batch(4, 0);
+        builder().profile(&Profiling::new(sizes), x, y).expect_err("refused")
+    };
+    for sizes in [&[][..], &[0, 1], &[5]] {
+        assert!(matches!(refused(sizes), ProfileError::Sizes { samples: 4, .. }), "{sizes:?}");
+    }
+    let (x, y) = batch(4, 0);
+    let without = Pipeline::builder(model()).backend(Flex::new()).loss(CrossEntropy);
+    // Without an optimizer nothing keeps it from being measured as plain gradient descent.
+    assert!(without.profile(&Profiling::new([1]).runs(1), x, y).is_ok());
+    let (x, y) = batch(4, 0);
+    let error = Pipeline::builder(model()).loss(CrossEntropy).profile(&Profiling::new([1]), x, y);
+    assert!(error.expect_err("no backend").to_string().contains(".backend("));
+}
