@@ -4,7 +4,7 @@
 mod calibration;
 mod transformer;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -30,7 +30,7 @@ struct Arguments {
     steps: usize,
     #[command(flatten)]
     model: Model,
-    /// Where the report goes.
+    /// Where the report goes; a relative path starts at the workspace's folder.
     #[arg(long, value_name = "FILE", default_value = "target/bench/stages.json")]
     out: PathBuf,
     /// Runs one stage for the calibration and prints the seconds of a step.
@@ -99,7 +99,7 @@ fn main() -> Result<()> {
             simulated_to_measured: simulated / split,
             speedup: one_stage / split,
         });
-        eprintln!("{micro_batches} micro-batches: {one_stage:.3} s, {split:.3} s");
+        eprintln!("M = {micro_batches}: {one_stage:.3} s, {split:.3} s");
     }
     print(&rows, arguments.stages);
     let report = Report {
@@ -116,12 +116,14 @@ fn main() -> Result<()> {
         two_processes_against_one,
         rows,
     };
-    if let Some(folder) = arguments.out.parent() {
+    // Cargo runs benchmarks in their package's folder.
+    let out = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(&arguments.out);
+    if let Some(folder) = out.parent() {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("{} can't be made", folder.display()))?;
     }
-    std::fs::write(&arguments.out, serde_json::to_string_pretty(&report)?)
-        .with_context(|| format!("{} can't be written", arguments.out.display()))?;
+    std::fs::write(&out, serde_json::to_string_pretty(&report)?)
+        .with_context(|| format!("{} can't be written", out.display()))?;
     println!("\nThe report is in {}", arguments.out.display());
     Ok(())
 }
