@@ -117,7 +117,7 @@ fn main() -> Result<()> {
         rows,
     };
     // Cargo runs benchmarks in their package's folder.
-    let out = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(&arguments.out);
+    let out = Path::new("..").join(&arguments.out);
     if let Some(folder) = out.parent() {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("{} can't be made", folder.display()))?;

@@ -116,7 +116,10 @@ fn draw(
 }
 
 fn workspace_text() -> Result<String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    // Where Cargo runs it, else where it was built.
+    let built = || env!("CARGO_MANIFEST_DIR").into();
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(built);
+    let root = Path::new(&package).join("..");
     let skipped = |entry: &DirEntry| {
         let name = entry.file_name().to_string_lossy();
         entry.depth() > 0 && (name == "target" || name.starts_with('.'))

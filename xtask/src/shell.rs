@@ -1,7 +1,7 @@
 //! Running commands: what is run is printed, and a failure is an error that names it.
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -16,10 +16,10 @@ pub(crate) fn cargo<I: AsRef<OsStr>>(arguments: impl IntoIterator<Item = I>) -> 
     Run(command)
 }
 
-/// The workspace's folder.
-pub(crate) fn root() -> &'static Path {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    manifest.parent().unwrap_or(manifest)
+/// The workspace's folder: where Cargo runs it, as checkouts that share a build folder share this program.
+pub(crate) fn root() -> PathBuf {
+    let built = || env!("CARGO_MANIFEST_DIR").into();
+    Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(built)).join("..")
 }
 
 impl Run {

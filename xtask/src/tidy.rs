@@ -12,7 +12,7 @@ const MAX_LINES: usize = 600;
 
 /// Checks every Rust file of the workspace.
 pub(crate) fn check() -> Result<()> {
-    let files = sources(root())?;
+    let files = sources(&root())?;
     let mut problems = Vec::new();
     for file in &files {
         let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn the_workspace_is_tidy() {
-        assert!(sources(root()).is_ok_and(|files| files.len() > 10));
+        assert!(sources(&root()).is_ok_and(|files| files.len() > 10));
         check().expect("tidy");
     }
 }

@@ -309,6 +309,33 @@ fn token_ids_travel_as_integers() {
 }
 
 #[test]
+fn a_view_crosses_a_boundary_as_its_copy() {
+    // A sum over a view differs in the last bits from that over its copy. What another device or
+    // process gets is a copy, so that a layer must see one always.
+    let x = common::floats([2, 53, 37]);
+    let copy = Tensor::<3>::from_data(x.clone().swap_dims(1, 2).into_data(), &x.device());
+    let sum = |x: Tensor<3>| x.zeros_like() + x.sum().reshape([1, 1, 1]);
+    let expected = sum(copy).into_data();
+    assert!(
+        sum(x.clone().swap_dims(1, 2)).into_data().as_bytes() != expected.as_bytes(),
+        "the test would see nothing"
+    );
+    for stages in [1, 2] {
+        let model = Sequential::<Tensor<3>>::new()
+            .push_fn("swap", |x: Tensor<3>| x.swap_dims(1, 2))
+            .push_fn("sum", sum);
+        let mut pipeline = Pipeline::builder(model)
+            .backend(Flex::new())
+            .stages(stages)
+            .micro_batches(1)
+            .build()
+            .expect("a pipeline");
+        let found = pipeline.predict(x.clone()).expect("predicts").into_data();
+        assert!(found.as_bytes() == expected.as_bytes(), "{stages} stages");
+    }
+}
+
+#[test]
 fn initial_parameters_do_not_depend_on_other_threads() {
     // Burn's generator is process-wide: somebody else draws from it now and then.
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
