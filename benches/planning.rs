@@ -9,13 +9,15 @@ use stovepipe_schedule::{
     CostModel, Edges, OneFOneB, Program, Retention, Schedule, Shape, simulate,
 };
 
-/// Ranks and micro-batches; each step doubles the number of actions.
-const SHAPES: [(usize, usize); 3] = [(16, 256), (16, 512), (32, 512)];
+/// Ranks and micro-batches: twice as many actions in each of the first three, eight times in the next
+/// two, up to over two million; and a wide one.
+const SHAPES: [(usize, usize); 6] =
+    [(16, 256), (16, 512), (32, 512), (64, 2048), (256, 4096), (4096, 4)];
 
 fn plans(criterion: &mut Criterion) {
     for (ranks, micro_batches) in SHAPES {
         let mut group = criterion.benchmark_group(format!("1f1b {ranks}x{micro_batches}"));
-        group.throughput(Throughput::Elements(2 * (ranks * micro_batches) as u64)).sample_size(20);
+        group.throughput(Throughput::Elements(2 * (ranks * micro_batches) as u64)).sample_size(10);
         let shape = Shape::new(ranks, micro_batches);
         group.bench_function("plan", |b| b.iter(|| OneFOneB.plan(black_box(shape))));
         let plan = OneFOneB.plan(shape).expect("1F1B plans every shape");

@@ -3,8 +3,7 @@
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-
-use crate::transformer::Model;
+use stovepipe_benches::Model;
 
 /// The work that two independent one-stage processes get done at once, divided by that of one alone.
 pub(crate) fn two_against_one(model: &Model, steps: usize) -> Result<f64> {

@@ -2,16 +2,17 @@
 //! from the measured stage times. Run it with `cargo xtask bench --backend flex`.
 
 mod calibration;
-mod transformer;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Parser;
 use comfy_table::Table;
 use serde::Serialize;
-use stovepipe::schedule::{CostModel, Timeline, simulate};
-use transformer::Model;
+use stovepipe::prelude::*;
+use stovepipe::schedule::{CostModel, simulate};
+use stovepipe_benches::report::{self, Machine};
+use stovepipe_benches::{Model, Seconds, timelines};
 
 /// Measures training steps of a Transformer with one and with two stages, one thread each.
 ///
@@ -52,15 +53,6 @@ struct Report {
     /// Work that two independent processes get done at once, divided by that of one alone; 2 at best.
     two_processes_against_one: f64,
     rows: Vec<Row>,
-}
-
-/// What the figures were measured on.
-#[derive(Serialize)]
-struct Machine {
-    processors: usize,
-    system: &'static str,
-    architecture: &'static str,
-    version: &'static str,
 }
 
 /// One number of micro-batches; times in seconds, medians over the steps.
@@ -104,47 +96,25 @@ fn main() -> Result<()> {
     print(&rows, arguments.stages);
     let report = Report {
         backend: "flex",
-        machine: Machine {
-            processors: std::thread::available_parallelism()?.get(),
-            system: std::env::consts::OS,
-            architecture: std::env::consts::ARCH,
-            version: env!("CARGO_PKG_VERSION"),
-        },
+        machine: Machine::this()?,
         model: arguments.model,
         stages: arguments.stages,
         steps: arguments.steps,
         two_processes_against_one,
         rows,
     };
-    // Cargo runs benchmarks in their package's folder.
-    let out = Path::new("..").join(&arguments.out);
-    if let Some(folder) = out.parent() {
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("{} can't be made", folder.display()))?;
-    }
-    std::fs::write(&out, serde_json::to_string_pretty(&report)?)
-        .with_context(|| format!("{} can't be written", out.display()))?;
-    println!("\nThe report is in {}", arguments.out.display());
-    Ok(())
+    report::write(&report, &arguments.out)
 }
 
 /// The median step, and the step as simulated from the median stage times, in seconds.
 fn measure(arguments: &Arguments, stages: usize, micro_batches: usize) -> Result<(f64, f64)> {
-    const WARM_UP: usize = 2;
-    let mut pipeline = arguments.model.pipeline(stages, micro_batches)?;
-    let (x, y) = arguments.model.batch();
-    let mut timelines = Vec::new();
-    for step in 0..WARM_UP + arguments.steps {
-        let done = pipeline.step(x.clone(), y.clone())?;
-        if step >= WARM_UP {
-            timelines.push(done.timeline);
-        }
-    }
-    let program = pipeline.program(arguments.model.batch)?;
+    let Arguments { model, steps, .. } = *arguments;
+    let builder = model.builder().stages(stages).micro_batches(micro_batches).schedule(OneFOneB);
+    let mut pipeline = builder.build()?;
+    let timelines = timelines(&mut pipeline, model, steps)?;
+    let program = pipeline.program(model.batch)?;
     let simulated = simulate(&program, &CostModel::measured(&timelines, &program))?.makespan();
-    let mut steps: Vec<f64> = timelines.iter().map(Timeline::makespan).collect();
-    steps.sort_by(f64::total_cmp);
-    Ok((steps[steps.len() / 2], simulated))
+    Ok((Seconds::of(&timelines).median, simulated))
 }
 
 fn print(rows: &[Row], stages: usize) {

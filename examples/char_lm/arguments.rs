@@ -18,6 +18,17 @@ pub(crate) struct Arguments {
     /// Train on this file instead of the workspace's sources and documents.
     #[arg(long, value_name = "FILE")]
     pub(crate) text: Option<PathBuf>,
+    /// Measures the layers, writes the profile to this file for `stovepipe tune`, and ends; with --tune
+    /// it goes on.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) profile: Option<PathBuf>,
+    /// Measures the layers, chooses stages, micro-batches, schedule, recomputation and cut for as many
+    /// ranks as --stages says at most, and trains so.
+    #[arg(
+        long,
+        conflicts_with_all = ["micro_batches", "schedule", "checkpoint", "partition"]
+    )]
+    pub(crate) tune: bool,
     /// Stages that the layers are cut into.
     #[arg(long, default_value_t = 2)]
     pub(crate) stages: usize,
@@ -74,7 +85,7 @@ enum PolicyName {
     Never,
     /// Recompute every stage.
     Always,
-    /// Recompute where it saves memory.
+    /// Recompute but where the backward comes at once, and for the first backward of each stage.
     ExceptLast,
 }
 

@@ -6,6 +6,7 @@ mod arguments;
 mod corpus;
 mod model;
 mod report;
+mod tune;
 
 use std::time::Instant;
 
@@ -27,6 +28,7 @@ const SAMPLE: usize = 300;
 const VALIDATION_BATCHES: usize = 4;
 
 type LanguageModel = Pipeline<Tensor<2, Int>, Tensor<3>, Tensor<2, Int>>;
+type Builder = stovepipe::Builder<Tensor<2, Int>, Tensor<3>, Tensor<2, Int>>;
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
@@ -43,7 +45,18 @@ fn main() -> Result<()> {
         arguments.dim,
         arguments.heads
     );
-    let mut pipeline = build(&arguments, &corpus)?;
+    let mut builder = configure(&arguments, &corpus)?;
+    if arguments.tune || arguments.profile.is_some() {
+        let profile = tune::measure(&builder, &arguments, &corpus)?;
+        if let Some(path) = &arguments.profile {
+            tune::write(&profile, path)?;
+        }
+        if !arguments.tune {
+            return Ok(());
+        }
+        builder = builder.tune(&tune::choose(&profile, &arguments)?);
+    }
+    let mut pipeline = builder.build()?;
     describe(&pipeline, &corpus);
 
     let mut rng = StdRng::seed_from_u64(arguments.seed);
@@ -80,7 +93,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn build(arguments: &Arguments, corpus: &Corpus) -> Result<LanguageModel> {
+fn configure(arguments: &Arguments, corpus: &Corpus) -> Result<Builder> {
     let model = model::language_model(corpus.vocabulary(), arguments);
     Ok(Pipeline::builder(model)
         .backend(Flex::new().threads(arguments.threads))
@@ -92,8 +105,7 @@ fn build(arguments: &Arguments, corpus: &Corpus) -> Result<LanguageModel> {
         .optimizer(AdamConfig::new().init())
         .learning_rate(arguments.lr)
         .loss(CrossEntropy)
-        .seed(arguments.seed)
-        .build()?)
+        .seed(arguments.seed))
 }
 
 fn describe(pipeline: &LanguageModel, corpus: &Corpus) {

@@ -115,7 +115,7 @@ impl Run {
         let seconds = time.as_secs_f64();
         let tokens = (arguments.steps * arguments.batch * arguments.seq) as f64;
         let report = Report {
-            stages: arguments.stages,
+            stages: program.plan().stages(),
             micro_batches: program.plan().micro_batches(),
             seconds,
             tokens_per_second: tokens / seconds,

@@ -27,8 +27,11 @@ enum Command {
     },
     /// Checks format, clippy, documentation, dependency direction and the head of every file.
     Lint,
-    /// Measures one stage against two on a backend, prints a table and writes JSON.
+    /// Measures training on a backend, prints a table and writes JSON.
     Bench {
+        /// What is measured.
+        #[arg(value_enum, default_value_t = Benchmark::Stages)]
+        benchmark: Benchmark,
         /// The backend to measure on.
         #[arg(long, value_enum)]
         backend: Backend,
@@ -38,6 +41,27 @@ enum Command {
     },
     /// Everything that continuous integration runs: lint, then test.
     Ci,
+}
+
+/// What can be measured.
+#[derive(Clone, Copy, ValueEnum)]
+enum Benchmark {
+    /// One stage against two.
+    Stages,
+    /// Steps against what the tuner predicts of them.
+    Prediction,
+    /// The tuner's choice against everything it could have chosen.
+    Tuning,
+}
+
+impl Benchmark {
+    fn target(self) -> &'static str {
+        match self {
+            Self::Stages => "stages",
+            Self::Prediction => "prediction",
+            Self::Tuning => "tuning",
+        }
+    }
 }
 
 /// The backends that benchmarks can run on.
@@ -51,8 +75,8 @@ fn main() -> Result<()> {
     match Arguments::parse().command {
         Command::Test { filter } => test(&filter),
         Command::Lint => lint::run(),
-        Command::Bench { backend: Backend::Flex, arguments } => {
-            cargo(["bench", "--bench", "stages", "--"]).args(arguments).run()
+        Command::Bench { benchmark, backend: Backend::Flex, arguments } => {
+            cargo(["bench", "--bench", benchmark.target(), "--"]).args(arguments).run()
         }
         Command::Ci => {
             lint::run()?;

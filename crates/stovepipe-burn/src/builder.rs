@@ -8,13 +8,14 @@ use burn::lr_scheduler::LrScheduler;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::{ModuleOptimizer, SgdConfig};
 use stovepipe_checkpoint::{CheckpointPolicy, Never};
-use stovepipe_partition::{Costs, Minimax, Partitioner};
+use stovepipe_partition::{Costs, Explicit, Minimax, Partitioner};
 use stovepipe_runtime::{RankSetup, Workers};
 use stovepipe_schedule::{GPipe, Schedule, Shape, Stage};
+use stovepipe_tune::{Choice, Configuration};
 
 use crate::loss::{ErasedLoss, erase};
 use crate::pipeline::{Course, StageSummary};
-use crate::sequential::MakeContext;
+use crate::sequential::{MakeContext, Size};
 use crate::stage::BurnStage;
 use crate::{Backend, Boundary, BuildError, Loss, NoLoss, Pipeline, Sequential};
 
@@ -27,8 +28,18 @@ pub enum LayerCosts {
     Parameters,
     /// Every layer costs the same.
     Uniform,
+    /// The floating-point operations that each layer [states](crate::Layer::flops). Layers without
+    /// parameters need not: they cost nothing then.
+    Flops,
     /// One cost for each layer, in any unit.
     Given(Vec<f64>),
+}
+
+impl From<Costs> for LayerCosts {
+    /// Costs from elsewhere, such as the [times](stovepipe_tune::Profile::times) of a profile.
+    fn from(costs: Costs) -> Self {
+        Self::Given(costs.as_slice().to_vec())
+    }
 }
 
 /// Configures a [`Pipeline`].
@@ -129,9 +140,54 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
 
     /// What the partitioner balances.
     #[must_use]
-    pub fn layer_costs(mut self, costs: LayerCosts) -> Self {
-        self.costs = costs;
+    pub fn layer_costs(mut self, costs: impl Into<LayerCosts>) -> Self {
+        self.costs = costs.into();
         self
+    }
+
+    /// Runs as a tuner chose: sets stages, chunks, micro-batches, schedule, recomputation and the cut.
+    ///
+    /// ```
+    /// use burn::nn::LinearConfig;
+    /// use burn::optim::SgdConfig;
+    /// use burn::tensor::{Device, Tensor};
+    /// use stovepipe_burn::{MeanSquaredError, Pipeline, Profiling, Sequential};
+    /// use stovepipe_tune::{Cluster, Tuner};
+    /// # use stovepipe_burn::{Backend, BackendError};
+    /// # struct Flex;
+    /// # impl Backend for Flex {
+    /// #     fn name(&self) -> &str { "flex" }
+    /// #     fn devices(&self) -> Result<Vec<Device>, BackendError> { Ok(vec![Device::flex()]) }
+    /// # }
+    ///
+    /// let model = Sequential::<Tensor<2>>::new()
+    ///     .push_module("up", |d| LinearConfig::new(4, 8).init(d), |m, x| m.forward(x))
+    ///     .push_module("down", |d| LinearConfig::new(8, 1).init(d), |m, x: Tensor<2>| m.forward(x));
+    /// let builder = Pipeline::builder(model)
+    ///     .backend(Flex)
+    ///     .optimizer(SgdConfig::new().init())
+    ///     .learning_rate(0.1)
+    ///     .loss(MeanSquaredError);
+    ///
+    /// let device = Device::flex();
+    /// let (x, y) = (Tensor::<2>::ones([8, 4], &device), Tensor::<2>::ones([8, 1], &device));
+    /// let profile = builder.profile(&Profiling::new([1, 2, 4, 8]), x.clone(), y.clone())?;
+    /// let report = Tuner::new(&profile, &Cluster::new(2)).batch(8).tune()?;
+    /// println!("{} in {} s", report.best().configuration, report.best().seconds);
+    /// let mut pipeline = builder.tune(report.best()).build()?;
+    /// pipeline.step(x, y)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn tune(self, choice: &Choice) -> Self {
+        let Configuration { schedule, policy, ranks, chunks, micro_batches, .. } =
+            &choice.configuration;
+        self.stages(ranks * chunks)
+            .chunks(*chunks)
+            .micro_batches(*micro_batches)
+            .schedule(Arc::clone(schedule))
+            .checkpoint(Arc::clone(policy))
+            .partitioner(Explicit::new(choice.partition.clone()))
     }
 
     /// Any of Burn's optimizers. Parameter groups go by paths in the whole model.
@@ -210,9 +266,9 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         if trains && self.rates.is_none() {
             return Err(missing("learning rate", "learning_rate"));
         }
-        let counts = self.model.parameter_counts();
+        let sizes = self.model.sizes();
         let partition =
-            self.partitioner.partition(&self.costs_of_layers(&counts)?, shape.stages())?;
+            self.partitioner.partition(&self.costs_of_layers(&sizes)?, shape.stages())?;
         let mut course = Course {
             schedule: self.schedule,
             policy: self.policy,
@@ -251,7 +307,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
                 stage,
                 rank,
                 layers: blueprints.iter().map(|b| b.name.to_string()).collect(),
-                parameters: counts[range].iter().sum(),
+                parameters: sizes[range].iter().map(|size| size.parameters).sum(),
                 device: format!("{device:?}"),
             });
             let cells = blueprints.iter().map(|blueprint| (blueprint.make)(&context)).collect();
@@ -291,21 +347,31 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             });
         }
         let ranks = self.stages / chunks;
-        let micro_batches = self.micro_batches.unwrap_or(4 * ranks);
+        let micro_batches = self.micro_batches.unwrap_or(ranks.saturating_mul(4));
         if micro_batches == 0 {
             return Err(BuildError::Zero { what: "the number of micro-batches", value: 0 });
         }
         Ok(Shape::new(ranks, micro_batches).with_chunks(chunks))
     }
 
-    fn costs_of_layers(&self, parameters: &[usize]) -> Result<Costs, BuildError> {
+    fn costs_of_layers(&self, sizes: &[Size]) -> Result<Costs, BuildError> {
+        let layers = sizes.len();
         Ok(match &self.costs {
             LayerCosts::Parameters => {
-                Costs::new(parameters.iter().map(|&n| n as f64).collect::<Vec<_>>())?
+                Costs::new(sizes.iter().map(|size| size.parameters as f64).collect::<Vec<_>>())?
             }
-            LayerCosts::Uniform => Costs::uniform(parameters.len())?,
-            LayerCosts::Given(costs) if costs.len() != parameters.len() => {
-                return Err(BuildError::Costs { found: costs.len(), layers: parameters.len() });
+            LayerCosts::Uniform => Costs::uniform(layers)?,
+            LayerCosts::Flops => {
+                let stated = self.model.layers.iter().zip(sizes).map(|(layer, size)| {
+                    let free = (size.parameters == 0).then_some(0.0);
+                    size.flops
+                        .or(free)
+                        .ok_or_else(|| BuildError::NoFlops { layer: layer.name.to_string() })
+                });
+                Costs::new(stated.collect::<Result<Vec<_>, _>>()?)?
+            }
+            LayerCosts::Given(costs) if costs.len() != layers => {
+                return Err(BuildError::Costs { found: costs.len(), layers });
             }
             LayerCosts::Given(costs) => Costs::new(costs.clone())?,
         })

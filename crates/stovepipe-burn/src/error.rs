@@ -47,6 +47,15 @@ pub enum BuildError {
         /// How many layers there are.
         layers: usize,
     },
+    /// Layers are to be balanced by what they state, and one states nothing.
+    #[error(
+        "layer `{layer}` doesn't state its floating-point operations: implement `Layer::flops` for it, or \
+         balance something else with `.layer_costs(…)`"
+    )]
+    NoFlops {
+        /// The layer.
+        layer: String,
+    },
     /// The schedule places stages otherwise than the pipeline can.
     #[error("the schedule `{schedule}` doesn't fit: {reason}")]
     Schedule {

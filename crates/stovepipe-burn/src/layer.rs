@@ -51,6 +51,12 @@ pub trait Layer: Module + 'static {
     /// May panic, as tensor operations do on wrong shapes: the step then ends with an error that
     /// names the stage, and nothing is updated.
     fn forward(&self, input: Self::Input, context: &mut Context<'_>) -> Self::Output;
+
+    /// Floating-point operations that a forward takes for one sample, if the layer states them: what
+    /// [`LayerCosts::Flops`](crate::LayerCosts::Flops) balances.
+    fn flops(&self) -> Option<f64> {
+        None
+    }
 }
 
 /// Writes the methods that every hand-written module delegates to the one inside it.

@@ -132,6 +132,7 @@ impl Course {
             });
         }
         let retention = self.policy.retention(Layout::new(&training, &self.layers)?)?;
+        let retention = retention.with_recomputed(&training, &self.layers);
         Ok(Program::lower(&training, &edges, &retention)?)
     }
 }

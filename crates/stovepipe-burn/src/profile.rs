@@ -68,8 +68,8 @@ impl Profiling {
     }
 
     /// Where the bytes that a layer keeps are read: by default nowhere, and then they are unknown. On the
-    /// Flex backend a program can count what its allocator hands out. Other ranks must be idle meanwhile,
-    /// so that only this layer's bytes are counted.
+    /// Flex backend a program can count what its allocator hands out. Nothing else should run meanwhile,
+    /// so that only this layer's bytes are counted; the [busy ranks](Self::busy_ranks) have ended by then.
     #[must_use]
     pub fn live_bytes(self, live_bytes: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         Self { live_bytes: Some(Arc::new(live_bytes)), ..self }
@@ -174,24 +174,24 @@ impl Bench<'_> {
             inputs: inputs.iter().map(|parts| copied(parts)).collect(),
             loss: loss.clone(),
         };
-        let stop = Arc::new(AtomicBool::new(false));
-        let mut others = Vec::new();
+        let mut others = Others::default();
         for rank in 1..=self.profiling.busy {
-            let (mut subject, stop) = (subject(), Arc::clone(&stop));
             let host = self.backend.host(rank).map_err(BuildError::from)?;
-            others.push(start(host, move || {
-                let largest = subject.inputs.len() - 1;
-                while !stop.load(Ordering::Relaxed) && subject.run(largest, Phase::Train).is_ok() {}
-            }));
+            others.start(host, subject());
         }
         let host = self.backend.host(0).map_err(BuildError::from)?;
         let (mut subject, profiling, rate) = (subject(), self.profiling.clone(), self.rate.clone());
-        let measured = start(host, move || subject.measure(&profiling, &rate)).finish();
-        stop.store(true, Ordering::Relaxed);
-        for other in others {
-            other.finish();
-        }
-        match measured {
+        let measured = start(host, move || {
+            let mut measured = subject.measure(&profiling, &rate)?;
+            drop(others);
+            if let Some(live_bytes) = &profiling.live_bytes {
+                for (index, measurement) in measured.0.measurements.iter_mut().enumerate() {
+                    measurement.activation_bytes = Some(subject.kept(index, &**live_bytes)?);
+                }
+            }
+            Ok(measured)
+        });
+        match measured.finish() {
             Some(Ok(measured)) => Ok(measured),
             Some(Err(source)) => Err(ProfileError::Layer { layer: name, source }),
             None => Err(ProfileError::Panicked { layer: name }),
@@ -223,6 +223,32 @@ impl<R> Started<R> {
         let result = self.result.recv().ok();
         self.thread.join().ok()?;
         result
+    }
+}
+
+/// Threads that run the same layer meanwhile; they end when this is dropped.
+#[derive(Default)]
+struct Others {
+    stop: Arc<AtomicBool>,
+    threads: Vec<Started<()>>,
+}
+
+impl Others {
+    fn start(&mut self, host: Box<dyn Host>, mut subject: Subject) {
+        let stop = Arc::clone(&self.stop);
+        self.threads.push(start(host, move || {
+            let largest = subject.inputs.len() - 1;
+            while !stop.load(Ordering::Relaxed) && subject.run(largest, Phase::Train).is_ok() {}
+        }));
+    }
+}
+
+impl Drop for Others {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            thread.finish();
+        }
     }
 }
 
@@ -264,10 +290,6 @@ impl Subject {
                 recompute.push(self.run(index, Phase::Recompute)?.forward);
                 made = run.outputs;
             }
-            let activation_bytes = match &profiling.live_bytes {
-                Some(live_bytes) => Some(self.kept(index, &**live_bytes)?),
-                None => None,
-            };
             measurements.push(Measurement {
                 samples,
                 forward: time(forward),
@@ -275,7 +297,7 @@ impl Subject {
                 backward: time(backward),
                 input_bytes: bytes(&self.inputs[index]),
                 output_bytes: bytes(&made),
-                activation_bytes,
+                activation_bytes: None,
             });
             outputs.push(made);
         }

@@ -13,8 +13,14 @@ use crate::{Boundary, BuildError, Layer, init};
 
 /// Makes a layer and hides its type.
 type Make = dyn Fn(&MakeContext<'_>) -> Box<dyn Cell> + Send + Sync;
-/// Counts a layer's parameters without allocating them.
-type Count = dyn Fn() -> usize + Send + Sync;
+/// Looks at a layer without allocating its parameters.
+type Look = dyn Fn() -> Size + Send + Sync;
+
+/// What a layer is known to cost before it has run.
+pub(crate) struct Size {
+    pub(crate) parameters: usize,
+    pub(crate) flops: Option<f64>,
+}
 
 /// What a layer is made with.
 pub(crate) struct MakeContext<'a> {
@@ -27,7 +33,7 @@ pub(crate) struct MakeContext<'a> {
 pub(crate) struct Blueprint {
     pub(crate) name: Arc<str>,
     pub(crate) make: Box<Make>,
-    pub(crate) count: Box<Count>,
+    pub(crate) look: Box<Look>,
 }
 
 /// A model: named layers, one after the other.
@@ -92,8 +98,11 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
     {
         let name: Arc<str> = name.into().into();
         let init = Arc::new(init);
-        let counted = Arc::clone(&init);
-        let count = Box::new(move || counted(&Device::flex().autodiff()).num_params());
+        let looked_at = Arc::clone(&init);
+        let look = Box::new(move || {
+            let layer = looked_at(&Device::flex().autodiff());
+            Size { parameters: layer.num_params(), flops: layer.flops() }
+        });
         let layer_name = Arc::clone(&name);
         let make = Box::new(move |context: &MakeContext<'_>| -> Box<dyn Cell> {
             let module = init::initialize(context.seed, &layer_name, context.device, |host| {
@@ -101,7 +110,7 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
             });
             Box::new(LayerCell::new(Arc::clone(&layer_name), module, context.optimizer.clone()))
         });
-        self.layers.push(Blueprint { name, make, count });
+        self.layers.push(Blueprint { name, make, look });
         Sequential { layers: self.layers, types: PhantomData }
     }
 
@@ -172,7 +181,11 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
     /// The number of parameters of each layer; nothing is allocated for it.
     #[must_use]
     pub fn parameter_counts(&self) -> Vec<usize> {
-        self.layers.iter().map(|layer| (layer.count)()).collect()
+        self.sizes().iter().map(|size| size.parameters).collect()
+    }
+
+    pub(crate) fn sizes(&self) -> Vec<Size> {
+        self.layers.iter().map(|layer| (layer.look)()).collect()
     }
 
     pub(crate) fn check(&self) -> Result<(), BuildError> {

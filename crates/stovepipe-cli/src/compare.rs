@@ -3,10 +3,9 @@
 use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
-use stovepipe_checkpoint::Never;
 use stovepipe_schedule::{Mode, Schedule, schedules, simulate};
 
-use crate::costs::CostArguments;
+use crate::costs::{CostArguments, Per};
 use crate::output::{self, percent, time};
 use crate::shape::ShapeArguments;
 
@@ -43,6 +42,8 @@ struct Row {
     idle: Vec<f64>,
     /// Counted for each stage: a stage is a 1/chunks part of a rank.
     peak_activations: Vec<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak_bytes: Option<Vec<u64>>,
     messages: usize,
     splits_backward: bool,
 }
@@ -79,9 +80,11 @@ impl Arguments {
     }
 
     fn row(&self, schedule: &dyn Schedule, plan: &stovepipe_schedule::Plan) -> Result<Row> {
-        let program = crate::simulate::lower(plan, &Never)?;
-        let timeline = simulate(&program, &self.costs.by_rank(plan)?)?;
+        let program = crate::simulate::lower(plan, self.costs.policy())?;
+        let timeline = simulate(&program, &self.costs.model(plan, Per::Rank)?)?;
+        let memory = self.costs.memory(plan, Per::Rank)?;
         let ranks = 0..plan.ranks();
+        let bytes = |stages| ranks.clone().map(|rank| program.peak_bytes(rank, stages)).collect();
         let messages = ranks.clone().flat_map(|rank| program.row(rank));
         Ok(Row {
             schedule: schedule.name().to_owned(),
@@ -90,7 +93,8 @@ impl Arguments {
             utilization: timeline.utilization(),
             bubble: timeline.bubble(),
             idle: ranks.clone().map(|rank| timeline.idle(rank)).collect(),
-            peak_activations: ranks.map(|rank| program.peak_activations(rank)).collect(),
+            peak_activations: ranks.clone().map(|rank| program.peak_activations(rank)).collect(),
+            peak_bytes: memory.as_ref().map(|stages| bytes(stages)),
             messages: messages.filter(|a| a.compute().is_none()).count() / 2,
             splits_backward: plan.splits_backward(),
         })
@@ -99,27 +103,38 @@ impl Arguments {
 
 impl Comparison {
     fn to_text(&self) -> String {
-        let mut table = output::table([
+        let mut header = vec![
             "schedule",
             "stages per rank",
             "makespan",
             "bubble",
+            "idle by rank",
             "kept by rank",
             "messages",
             "backward",
-        ]);
+        ];
+        let bytes = self.schedules.iter().any(|row| row.peak_bytes.is_some());
+        if bytes {
+            header.push("kept bytes by rank");
+        }
+        let mut table = output::table(header);
         for row in &self.schedules {
             // In parts of a rank, so that schedules with different numbers of stages compare.
             let kept = |peak: &usize| time(*peak as f64 / row.chunks as f64);
-            table.add_row([
+            let mut cells = vec![
                 row.schedule.clone(),
                 row.chunks.to_string(),
                 time(row.makespan),
                 percent(row.bubble),
-                row.peak_activations.iter().map(kept).collect::<Vec<_>>().join(", "),
+                by_rank(row.idle.iter().map(|idle| time(*idle))),
+                by_rank(row.peak_activations.iter().map(kept)),
                 row.messages.to_string(),
                 if row.splits_backward { "split" } else { "whole" }.to_owned(),
-            ]);
+            ];
+            cells.extend(
+                row.peak_bytes.iter().map(|bytes| by_rank(bytes.iter().map(ToString::to_string))),
+            );
+            table.add_row(cells);
         }
         let mut text = format!(
             "{table}\nkept: the most micro-batches whose activations a whole rank holds at once\n"
@@ -128,5 +143,16 @@ impl Comparison {
             text.push_str(&format!("not listed: {}\n", refusal.reason));
         }
         text
+    }
+}
+
+/// One value for each rank, or one where all are the same.
+fn by_rank(values: impl Iterator<Item = String>) -> String {
+    let values: Vec<String> = values.collect();
+    match values.split_first() {
+        Some((first, rest)) if rest.len() > 1 && rest.iter().all(|value| value == first) => {
+            format!("{first} each")
+        }
+        _ => values.join(", "),
     }
 }

@@ -1,26 +1,100 @@
 //! The arguments that say what actions and messages cost.
 
 use anyhow::{Result, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
+use stovepipe_checkpoint::{Always, CheckpointPolicy, ExceptLast, Never};
 use stovepipe_schedule::{CostModel, Link, Plan, StageCost, StageMemory};
 
-/// One value serves all stages; otherwise give one for each, separated by commas.
+/// Checkpoint policies by their names.
+#[derive(Clone, Copy, ValueEnum)]
+enum Policy {
+    /// Keep everything.
+    Never,
+    /// Recompute every micro-batch on every stage.
+    Always,
+    /// Recompute but where the backward comes at once, and for the first backward of each stage.
+    ExceptLast,
+}
+
+/// What values are given for.
+#[derive(Clone, Copy)]
+pub(crate) enum Per {
+    /// Each stage.
+    Stage,
+    /// Each rank, which shares its costs among its stages.
+    Rank,
+}
+
+impl Per {
+    fn unit(self) -> &'static str {
+        match self {
+            Self::Stage => "stages",
+            Self::Rank => "ranks",
+        }
+    }
+
+    fn count(self, plan: &Plan) -> usize {
+        match self {
+            Self::Stage => plan.stages(),
+            Self::Rank => plan.ranks(),
+        }
+    }
+
+    /// The place of each stage's value.
+    fn places(self, plan: &Plan) -> Vec<usize> {
+        match self {
+            Self::Stage => (0..plan.stages()).collect(),
+            Self::Rank => plan.placement().iter().map(|rank| rank.index()).collect(),
+        }
+    }
+
+    /// In how many parts a value is shared.
+    fn shares(self, plan: &Plan) -> usize {
+        match self {
+            Self::Stage => 1,
+            Self::Rank => plan.stages().div_ceil(plan.ranks()),
+        }
+    }
+}
+
+/// One value serves all; otherwise give one for each, separated by commas.
 #[derive(Args)]
 pub(crate) struct CostArguments {
     /// Time of a forward.
-    #[arg(long, value_name = "T,…", value_delimiter = ',', default_value = "1")]
+    #[arg(
+        long,
+        value_name = "T,…",
+        value_delimiter = ',',
+        allow_hyphen_values = true,
+        default_value = "1"
+    )]
     forward: Vec<f64>,
     /// Time of a whole backward, without recomputation.
-    #[arg(long, value_name = "T,…", value_delimiter = ',', default_value = "2")]
+    #[arg(
+        long,
+        value_name = "T,…",
+        value_delimiter = ',',
+        allow_hyphen_values = true,
+        default_value = "2"
+    )]
     backward: Vec<f64>,
     /// The part of the backward that schedules with split backwards may defer; by default half of it.
-    #[arg(long, value_name = "T,…", value_delimiter = ',')]
+    #[arg(long, value_name = "T,…", value_delimiter = ',', allow_hyphen_values = true)]
     weight_grad: Vec<f64>,
+    /// What is recomputed instead of kept: by default nothing, or everything if --recompute is given.
+    #[arg(long, value_enum)]
+    checkpoint: Option<Policy>,
     /// Time of a recomputation; by default that of a forward.
-    #[arg(long, value_name = "T,…", value_delimiter = ',')]
+    #[arg(long, value_name = "T,…", value_delimiter = ',', allow_hyphen_values = true)]
     recompute: Vec<f64>,
     /// Time of the optimizer's step.
-    #[arg(long, value_name = "T,…", value_delimiter = ',', default_value = "0")]
+    #[arg(
+        long,
+        value_name = "T,…",
+        value_delimiter = ',',
+        allow_hyphen_values = true,
+        default_value = "0"
+    )]
     update: Vec<f64>,
     /// Fixed time added to every action, such as the launch of its kernels.
     #[arg(long, value_name = "T", default_value_t = 0.0)]
@@ -37,8 +111,8 @@ pub(crate) struct CostArguments {
     /// A rank can't compute while its message leaves.
     #[arg(long)]
     blocking_sends: bool,
-    /// Bytes of activations that a stage keeps for a micro-batch; gives the peak in bytes.
-    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    /// Bytes of activations kept for a micro-batch; gives the peak in bytes.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', allow_hyphen_values = true)]
     activation_bytes: Vec<u64>,
 }
 
@@ -48,27 +122,28 @@ impl CostArguments {
         !self.recompute.is_empty()
     }
 
-    /// The costs of the plan's stages, one value for each given one.
-    pub(crate) fn by_stage(&self, plan: &Plan) -> Result<CostModel> {
-        self.model(plan.stages(), 1.0, |stage| stage)
+    /// Whether it is said what is recomputed.
+    pub(crate) fn chooses_recomputation(&self) -> bool {
+        self.checkpoint.is_some()
     }
 
-    /// The same with values for ranks, each of which shares its costs among its stages.
-    pub(crate) fn by_rank(&self, plan: &Plan) -> Result<CostModel> {
-        let chunks = plan.stages() as f64 / plan.ranks() as f64;
-        self.model(plan.stages(), 1.0 / chunks, |stage| plan.placement()[stage].index())
+    /// What is recomputed.
+    pub(crate) fn policy(&self) -> &'static dyn CheckpointPolicy {
+        let default = if self.prices_recomputation() { Policy::Always } else { Policy::Never };
+        match self.checkpoint.unwrap_or(default) {
+            Policy::Never => &Never,
+            Policy::Always => &Always,
+            Policy::ExceptLast => &ExceptLast,
+        }
     }
 
-    fn model(
-        &self,
-        stages: usize,
-        share: f64,
-        place: impl Fn(usize) -> usize,
-    ) -> Result<CostModel> {
-        let places = (0..stages).map(&place).max().map_or(0, |last| last + 1);
+    /// The costs of the plan's stages.
+    pub(crate) fn model(&self, plan: &Plan, per: Per) -> Result<CostModel> {
+        let places = per.places(plan);
+        let shares = per.shares(plan) as f64;
         let values = |flag: &str, values: &[f64]| -> Result<Vec<f64>> {
-            let spread = spread(flag, values, places)?;
-            Ok((0..stages).map(|stage| spread[place(stage)] * share).collect())
+            let spread = spread(flag, values, plan, per)?;
+            Ok(places.iter().map(|&place| spread[place] / shares).collect())
         };
         let forward = values("forward", &self.forward)?;
         let backward = values("backward", &self.backward)?;
@@ -81,7 +156,7 @@ impl CostArguments {
             [] => forward.clone(),
             given => values("recompute", given)?,
         };
-        let stages: Vec<StageCost> = (0..stages)
+        let stages: Vec<StageCost> = (0..plan.stages())
             .map(|s| StageCost {
                 forward: forward[s],
                 backward: backward[s],
@@ -90,8 +165,9 @@ impl CostArguments {
                 update: update[s],
             })
             .collect();
-        let bytes = self.boundary_bytes.unwrap_or(0.0);
-        let link = Link::of_bytes(self.latency, bytes, self.bandwidth.unwrap_or(f64::INFINITY));
+        let bandwidth = self.bandwidth.unwrap_or(f64::INFINITY);
+        ensure!(bandwidth > 0.0, "--bandwidth is {bandwidth}: give a number above 0");
+        let link = Link::of_bytes(self.latency, self.boundary_bytes()?, bandwidth);
         Ok(CostModel::new(stages)
             .with_overhead(self.overhead)
             .with_link(link)
@@ -99,25 +175,39 @@ impl CostArguments {
     }
 
     /// What each stage holds, if it was said.
-    pub(crate) fn memory(&self, stages: usize) -> Result<Option<Vec<StageMemory>>> {
+    pub(crate) fn memory(&self, plan: &Plan, per: Per) -> Result<Option<Vec<StageMemory>>> {
         if self.activation_bytes.is_empty() {
             return Ok(None);
         }
-        let activations = spread("activation-bytes", &self.activation_bytes, stages)?;
-        let input = self.boundary_bytes.unwrap_or(0.0) as u64;
-        Ok(Some(activations.into_iter().map(|bytes| StageMemory::whole(bytes, input)).collect()))
+        let activations = spread("activation-bytes", &self.activation_bytes, plan, per)?;
+        let (shares, input) = (per.shares(plan) as u64, self.boundary_bytes()? as u64);
+        let stages = per.places(plan).into_iter();
+        let held =
+            stages.map(|place| StageMemory::whole(activations[place].div_ceil(shares), input));
+        Ok(Some(held.collect()))
+    }
+
+    fn boundary_bytes(&self) -> Result<f64> {
+        let bytes = self.boundary_bytes.unwrap_or(0.0);
+        ensure!(
+            bytes.is_finite() && bytes >= 0.0,
+            "--boundary-bytes is {bytes}: give a finite number of at least 0"
+        );
+        Ok(bytes)
     }
 }
 
-/// One value for each of `count`, where one may serve all.
-fn spread<T: Copy>(flag: &str, values: &[T], count: usize) -> Result<Vec<T>> {
+/// One value for each, where one may serve all.
+fn spread<T: Copy>(flag: &str, values: &[T], plan: &Plan, per: Per) -> Result<Vec<T>> {
+    let count = per.count(plan);
     match values {
         [one] => Ok(vec![*one; count]),
         many => {
             ensure!(
                 many.len() == count,
-                "--{flag} has {} values for {count} stages: give one for each, or one for all",
-                many.len()
+                "--{flag} has {} values for {count} {}: give one for each, or one for all",
+                many.len(),
+                per.unit()
             );
             Ok(many.to_vec())
         }

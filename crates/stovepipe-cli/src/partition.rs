@@ -15,7 +15,13 @@ use crate::output::{self, time};
 #[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
     /// The cost of each layer, separated by commas: times, parameters, bytes.
-    #[arg(long, value_name = "C,…", value_delimiter = ',', required = true)]
+    #[arg(
+        long,
+        value_name = "C,…",
+        value_delimiter = ',',
+        allow_hyphen_values = true,
+        required = true
+    )]
     costs: Vec<f64>,
     /// How many parts.
     #[arg(long, value_name = "K")]

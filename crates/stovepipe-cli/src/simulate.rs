@@ -2,15 +2,16 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
-use clap::{Args, ValueEnum};
+use anyhow::{Result, ensure};
+use clap::Args;
 use serde::Serialize;
-use stovepipe_checkpoint::{Always, CheckpointPolicy, ExceptLast, Layout, Never};
+use stovepipe_checkpoint::{CheckpointPolicy, Layout};
 use stovepipe_schedule::{
-    Action, Edges, Panel, Plan, Program, Timeline, render_svg, render_trace, simulate,
+    Action, Compute, ComputeKind, Edges, Panel, Plan, Program, Timeline, render_svg, render_trace,
+    simulate,
 };
 
-use crate::costs::CostArguments;
+use crate::costs::{CostArguments, Per};
 use crate::output::{self, percent, time};
 use crate::shape::SCHEDULES;
 
@@ -34,9 +35,6 @@ pub(crate) struct Arguments {
     /// Stages on each rank; by default 2 for schedules of several, otherwise 1.
     #[arg(long, value_name = "V")]
     chunks: Option<usize>,
-    /// What is recomputed instead of kept: by default nothing, or everything if --recompute is given.
-    #[arg(long, value_enum, conflicts_with = "plan")]
-    checkpoint: Option<Policy>,
     #[command(flatten, next_help_heading = "Costs (one value for all stages, or one for each)")]
     costs: CostArguments,
     /// Draws the timeline.
@@ -48,26 +46,6 @@ pub(crate) struct Arguments {
     /// Writes JSON.
     #[arg(long, help_heading = "Output")]
     json: bool,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Policy {
-    /// Keep everything.
-    Never,
-    /// Recompute every micro-batch on every stage.
-    Always,
-    /// Recompute but where a backward follows its forward at once.
-    ExceptLast,
-}
-
-impl Policy {
-    fn policy(self) -> &'static dyn CheckpointPolicy {
-        match self {
-            Self::Never => &Never,
-            Self::Always => &Always,
-            Self::ExceptLast => &ExceptLast,
-        }
-    }
 }
 
 #[derive(Serialize)]
@@ -100,7 +78,7 @@ pub(crate) fn lower(plan: &Plan, policy: &dyn CheckpointPolicy) -> Result<Progra
 impl Arguments {
     pub(crate) fn run(&self) -> Result<()> {
         let program = self.program()?;
-        let timeline = simulate(&program, &self.costs.by_stage(program.plan())?)?;
+        let timeline = simulate(&program, &self.costs.model(program.plan(), Per::Stage)?)?;
         let results = self.results(&program, &timeline)?;
         let name = self.schedule.as_deref().unwrap_or("plan");
         if let Some(file) = &self.svg {
@@ -115,7 +93,18 @@ impl Arguments {
 
     fn program(&self) -> Result<Program> {
         if let Some(file) = &self.plan {
-            return crate::check::read(file, None);
+            let program = crate::check::read(file, None)?;
+            ensure!(
+                !self.costs.chooses_recomputation(),
+                "--checkpoint doesn't go with --plan: put an R where the plan is to recompute"
+            );
+            let recomputes = |action: &Compute| action.kind == ComputeKind::Recompute;
+            ensure!(
+                !self.costs.prices_recomputation()
+                    || program.plan().rows().iter().flatten().any(recomputes),
+                "--recompute has nothing to price: the plan has no R"
+            );
+            return Ok(program);
         }
         let shape = crate::shape::ShapeArguments {
             ranks: self.ranks.unwrap_or(0),
@@ -123,13 +112,11 @@ impl Arguments {
             chunks: self.chunks,
         };
         let plan = shape.plan(self.schedule.as_deref().unwrap_or_default())?;
-        let default =
-            if self.costs.prices_recomputation() { Policy::Always } else { Policy::Never };
-        lower(&plan, self.checkpoint.unwrap_or(default).policy())
+        lower(&plan, self.costs.policy())
     }
 
     fn results(&self, program: &Program, timeline: &Timeline) -> Result<Results> {
-        let memory = self.costs.memory(program.plan().stages())?;
+        let memory = self.costs.memory(program.plan(), Per::Stage)?;
         let rank = |rank: usize| RankResults {
             busy: timeline.busy(rank),
             idle: timeline.idle(rank),

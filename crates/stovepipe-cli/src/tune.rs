@@ -6,13 +6,13 @@ use anyhow::{Context, Result, ensure};
 use bytesize::ByteSize;
 use clap::Args;
 use stovepipe_schedule::schedule_named;
-use stovepipe_tune::{Choice, Cluster, Profile, Tuner};
+use stovepipe_tune::{Choice, Cluster, Configuration, Profile, Tuner};
 
 use crate::output::{self, percent, time};
 
 /// Chooses stages, micro-batches, schedule and recomputation for a model from its measured layers.
 ///
-/// Every combination is cut, planned and simulated. Times are in seconds. With --memory, only what
+/// Every configuration is cut, planned and simulated. Times are in seconds. With --memory, only what
 /// fits is chosen.
 #[derive(Args)]
 #[command(allow_negative_numbers = true)]
@@ -95,15 +95,13 @@ impl Arguments {
         let unfit = match &report.rejected[..] {
             [] => String::new(),
             rejected => format!(
-                "{} can't run; the nearest of them: {}, {} micro-batches, recomputation {}: {}\n",
+                "{} can't run; the nearest of them: {}: {}\n",
                 rejected.len(),
-                rejected[0].schedule,
-                rejected[0].micro_batches,
-                rejected[0].policy,
+                rejected[0].configuration,
                 rejected[0].reason
             ),
         };
-        output::print(&format!("{table}\n{more}{unfit}best: {}\n", report.best()))
+        output::print(&format!("{table}\n{more}{unfit}best: {}\n", report.best().configuration))
     }
 
     fn cluster(&self) -> Result<Cluster> {
@@ -127,17 +125,18 @@ impl Arguments {
 }
 
 fn row(choice: &Choice, slower: f64) -> [String; 10] {
-    let most = choice.memory.iter().flatten().max();
+    let Configuration { schedule, policy, ranks, chunks, micro_batches, .. } =
+        &choice.configuration;
     [
-        choice.schedule.clone(),
-        choice.ranks.to_string(),
-        choice.chunks.to_string(),
-        choice.micro_batches.to_string(),
-        choice.policy.clone(),
+        schedule.name().to_owned(),
+        ranks.to_string(),
+        chunks.to_string(),
+        micro_batches.to_string(),
+        policy.name().to_owned(),
         time(choice.seconds),
         if slower > 0.0 { format!("+{}", percent(Some(slower))) } else { String::new() },
         percent(Some(choice.bubble)),
-        most.map_or("unknown".to_owned(), |bytes| ByteSize(*bytes).to_string()),
-        format!("{:?}", choice.sizes),
+        choice.most_memory().map_or("unknown".to_owned(), |bytes| ByteSize(bytes).to_string()),
+        choice.partition.to_string(),
     ]
 }

@@ -145,6 +145,28 @@ fn schedules_at_four_ranks() {
     let makespans = all["schedules"].as_array().expect("schedules").iter();
     assert!(makespans.map(|row| number(&row["makespan"])).is_sorted());
 
+    // Beyond the formulas.
+    let beyond = |schedule: &str, m: usize, costs: &str| {
+        let run = format!("simulate --schedule {schedule} --ranks 4 --micro-batches {m}");
+        let found = json(&format!("{run} {costs} --json"));
+        let rank = &found["ranks"][0];
+        (number(&rank["idle"]), rank["peak_activations"].as_u64())
+    };
+    let half = "--forward 0.5 --backward 1";
+    assert_eq!(beyond("interleaved-1f1b", 6, half).1, Some(12));
+    assert_eq!(beyond("interleaved-1f1b", 3, half).0, 6.0);
+    assert_eq!(beyond("zb-h1", 3, "").0, 4.0);
+    // Idle (P-1)(F+B), over V, and (P-1)(F+I-W); peaks M, min(P, M), VP+P-1 and MV.
+    for (schedule, m, costs, idle, peak) in [
+        ("gpipe", 12, "--forward 2 --backward 5", 21.0, 12),
+        ("1f1b", 12, "--forward 2 --backward 5", 21.0, 4),
+        ("interleaved-1f1b", 12, "--chunks 3 --forward 2 --backward 5", 21.0, 15),
+        ("looped-bfs", 12, "--chunks 3 --forward 2 --backward 5", 21.0, 36),
+        ("zb-h1", 12, "--forward 2 --backward 5 --weight-grad 2", 9.0, 4),
+    ] {
+        assert_eq!(beyond(schedule, m, costs), (idle, Some(peak)), "{schedule}");
+    }
+
     let found = json("simulate --schedule dualpipe-v --ranks 4 --micro-batches 10 --json");
     assert_eq!(number(&found["makespan"]), 63.0);
     for rank in found["ranks"].as_array().expect("ranks") {
@@ -228,20 +250,27 @@ fn empty_and_binary_files() {
 fn unusable_numbers_are_refused_with_advice() {
     let simulate = "simulate --schedule gpipe --ranks 2 --micro-batches 2";
     for (arguments, advice) in [
-        (format!("{simulate} --forward -1"), "-1"),
+        (format!("{simulate} --forward -1"), "finite number"),
+        (format!("{simulate} --forward -1,2"), "finite number"),
+        (format!("{simulate} --boundary-bytes -1"), "at least 0"),
+        (format!("{simulate} --bandwidth -5 --boundary-bytes 0"), "above 0"),
+        (format!("{simulate} --bandwidth nan --boundary-bytes 0"), "above 0"),
         (format!("{simulate} --forward nan"), "finite number"),
         (format!("{simulate} --backward inf"), "finite number"),
         (format!("{simulate} --overhead=-1"), "finite number"),
         (format!("{simulate} --forward 1,2,3"), "one for each, or one for all"),
         (format!("{simulate} --forward 1e308 --backward 1e308"), "add up"),
         (format!("{simulate} --backward 1 --weight-grad 2"), "input gradient"),
-        (format!("{simulate} --bandwidth 0 --boundary-bytes 8"), "transfer time"),
+        (format!("{simulate} --bandwidth 0 --boundary-bytes 8"), "above 0"),
         ("plan --schedule gpipe --ranks 0 --micro-batches 2".into(), "no ranks"),
         ("plan --schedule gpipe --ranks 2 --micro-batches 0".into(), "no micro-batches"),
         ("plan --schedule gpipe --ranks 100000 --micro-batches 100000".into(), "100000000 actions"),
         ("plan --schedule pipedream --ranks 2 --micro-batches 2".into(), "use one of gpipe"),
         ("plan --schedule dualpipe-v --ranks 4 --micro-batches 7".into(), "here 8"),
-        ("partition --costs 1,2 --parts 3".into(), "3"),
+        ("plan --schedule zb-h1 --ranks 1 --micro-batches 40000000".into(), "100000000 actions"),
+        ("compare --ranks 4 --micro-batches 4 --forward 1,2,3".into(), "3 values for 4 ranks"),
+        ("partition --costs -1,1 --parts 2".into(), "finite"),
+        ("partition --costs 1,2 --parts 3".into(), "use at most 2 stages"),
         ("sweep --ranks 4 --work nan --overhead 1".into(), "finite number"),
         ("compare --ranks 0 --micro-batches 1".into(), "no ranks"),
         ("simulate --json".into(), "--schedule"),
@@ -277,6 +306,48 @@ fn recomputation_communication_and_memory_have_their_price() {
     assert_eq!(bytes(recomputed), Some(4 * 10 + 90));
     let path = run("")["critical_path"].clone();
     assert_eq!((&path[0], &path[1]), (&Value::from("0F0"), &Value::from("1F0")));
+}
+
+#[test]
+fn comparing_heeds_recomputation_and_bytes() {
+    let rows = |more: &str| {
+        let found = json(&format!("compare --ranks 2 --micro-batches 4 --json {more}"));
+        let rows = found["schedules"].as_array().expect("schedules").clone();
+        move |name: &str| rows.iter().find(|row| row["schedule"] == name).expect("listed").clone()
+    };
+    let (plain, recomputed) = (rows(""), rows("--recompute 1 --activation-bytes 100"));
+    assert_eq!(plain("gpipe").get("peak_bytes"), None);
+    let slower = number(&recomputed("gpipe")["makespan"]) - number(&plain("gpipe")["makespan"]);
+    assert_eq!(slower, 4.0);
+    assert_eq!(recomputed("gpipe")["peak_bytes"], serde_json::json!([100, 100]));
+    let kept = rows("--activation-bytes 100");
+    assert_eq!(kept("gpipe")["peak_bytes"], serde_json::json!([400, 400]));
+    // Half a rank's bytes for each of its two stages.
+    assert_eq!(kept("looped-bfs")["peak_bytes"], serde_json::json!([400, 400]));
+    let table = text("compare --ranks 2 --micro-batches 4 --activation-bytes 100");
+    assert!(table.contains("kept bytes by rank") && table.contains("400, 400"), "{table}");
+}
+
+#[test]
+fn plans_from_files_bring_their_own_recomputation() {
+    let kept = file("kept.csv", b"0F0,0B0\n");
+    let run = format!("simulate --json --plan {}", kept.display());
+    assert!(refused(&format!("{run} --recompute 5")).contains("has no R"));
+    assert!(refused(&format!("{run} --checkpoint always")).contains("put an R"));
+    let placed = file("placed.csv", b"0F0,0R0,0B0\n");
+    let run = format!("simulate --json --plan {}", placed.display());
+    assert_eq!(number(&json(&format!("{run} --recompute 5"))["makespan"]), 1.0 + 5.0 + 2.0);
+}
+
+#[test]
+fn absurdly_wide_plans_are_written_without_idle_slots() {
+    // Ten thousand ranks: twenty thousand slots on each, two of them used.
+    let wide = "plan --schedule gpipe --ranks 10000 --micro-batches 1";
+    for format in ["grid", "csv"] {
+        let written = text(&format!("{wide} --format {format}"));
+        assert_eq!(written.lines().count(), 10_000);
+        assert!(written.len() < 500_000, "{}", written.len());
+    }
 }
 
 #[test]

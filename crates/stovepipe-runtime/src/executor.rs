@@ -164,7 +164,7 @@ impl<C: StageCompute> RankExecutor<C> {
             )));
         }
         let needed = plan.stages_of(rank);
-        if !self.stages.keys().eq(&needed) {
+        if !self.stages.keys().eq(needed) {
             let held: Vec<_> = self.stages.keys().map(|s| s.index()).collect();
             let needed: Vec<_> = needed.iter().map(|s| s.index()).collect();
             return Err(StepError::Setup(format!(
@@ -384,7 +384,7 @@ impl<C: StageCompute> RankExecutor<C> {
                     "rank {rank} reports for other stages: do all ranks run the same program?"
                 ))
             })?;
-            for (stage, report) in plan.stages_of(rank).into_iter().zip(decoded) {
+            for (stage, report) in plan.stages_of(rank).iter().copied().zip(decoded) {
                 reports[stage.index()] = report;
             }
         }

@@ -103,7 +103,7 @@ impl<C: StageCompute> Workers<C> {
     ///
     /// # Errors
     ///
-    /// [`StepError`]: the failure that came first, not its echoes on other ranks. Unless it
+    /// [`StepError`]: a failure that is no echo of another rank's; of several, that of the lowest rank. Unless it
     /// [poisons](StepError::poisons), nothing has changed and the next step may run.
     pub fn step(
         &mut self,

@@ -100,6 +100,20 @@ fn the_program_decides_what_is_kept_and_recomputed() {
 }
 
 #[test]
+fn plans_may_place_their_recomputation() {
+    // Long before the gradient can arrive, right before the backward, and not at all.
+    let rows = ["0F0 0F1 0R1 0R0 0B0 0B1", "1F0 1R0 1B0 1F1 1B1"];
+    let plan = Plan::parse(rows.map(str::split_whitespace)).expect("valid");
+    let one = OneFOneB.plan(Shape::new(1, 2)).expect("a plan");
+    let expected = train(&one, &Retention::keep_all(&one));
+    let placed = Retention::keep_all(&plan).with_recomputed(&plan, &[2, 2]);
+    assert_eq!(train(&plan, &placed), expected);
+    let mut workers = pipeline(&plan, &Edges::chain(2), &cut(2));
+    let report = workers.step(&program(&plan, &placed), batch(&[1.0, 2.0])).expect("runs");
+    assert_eq!(report.outputs, [2, 1]);
+}
+
+#[test]
 fn several_stages_on_a_rank() {
     // Interleaved by hand: stages 0 and 2 on rank 0, 1 and 3 on rank 1.
     let rows = ["0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1", "1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1"];

@@ -248,6 +248,9 @@ fn parse(mut text: &str) -> Result<Action, &'static str> {
             None if peer_above => here.index() + 1,
             None => here.index().checked_sub(1).ok_or("stage 0 has no stage before it")?,
         };
+        if u32::try_from(peer).is_err() {
+            return Err("a number is too large");
+        }
         if peer_above != (peer > here.index()) || peer == here.index() {
             return Err("activations go to a higher stage and gradients to a lower one");
         }

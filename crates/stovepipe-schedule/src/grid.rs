@@ -1,6 +1,7 @@
 //! Plans as text: aligned by slot when valid, by cell with the bad one in brackets when not.
 
 use std::fmt::Write;
+use std::ops::Range;
 
 use crate::progress::slots;
 use crate::{Action, Plan};
@@ -19,33 +20,41 @@ const RANKS_AROUND: usize = 8;
 
 /// A valid plan with every action taking one slot.
 pub(crate) fn slot_grid(plan: &Plan) -> String {
-    let rows: Vec<Vec<Option<Action>>> = slots(plan)
-        .into_iter()
-        .zip(plan.rows())
-        .map(|(slots, row)| {
-            let mut cells = Vec::new();
-            for (slot, action) in slots.into_iter().zip(row) {
-                cells.resize(slot, None);
-                cells.push(Some((*action).into()));
-            }
-            cells
-        })
-        .collect();
-    let length = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = rows.iter().flatten().flatten().map(|a| a.to_string().len()).max().unwrap_or(1);
-    let label = label_width(rows.len());
-    let mut out = String::new();
-    for (rank, row) in rows.iter().enumerate() {
-        let mut line = format!("rank {rank:label$} |");
-        for slot in 0..length {
-            let cell = row.get(slot).copied().flatten();
-            let text = cell.map_or_else(|| ".".to_owned(), |a| a.to_string());
-            let _ = write!(line, " {text:^width$}");
+    let (slots, length) = columns(plan);
+    let actions = plan.rows().iter().flatten();
+    let width = actions.map(|action| action.to_string().len()).max().unwrap_or(1);
+    let label = label_width(plan.ranks());
+    let idle = |line: &mut String, slots: Range<usize>| {
+        for _ in slots {
+            let _ = write!(line, " {:^width$}", ".");
         }
+    };
+    let mut out = String::new();
+    for (rank, (row, slots)) in plan.rows().iter().zip(&slots).enumerate() {
+        let mut line = format!("rank {rank:label$} |");
+        let mut next = 0;
+        for (action, &slot) in row.iter().zip(slots) {
+            idle(&mut line, next..slot);
+            let _ = write!(line, " {:^width$}", action.to_string());
+            next = slot + 1;
+        }
+        idle(&mut line, next..length);
         out.push_str(line.trim_end());
         out.push('\n');
     }
     out
+}
+
+/// The column of each action of a valid plan, and the number of columns: those of its slots, idle ones
+/// between them, unless that makes an absurdly large table; then idle slots are left out.
+pub(crate) fn columns(plan: &Plan) -> (Vec<Vec<usize>>, usize) {
+    const MAX_CELLS: usize = 10_000_000;
+    let slots = slots(plan);
+    let length = slots.iter().filter_map(|row| row.last()).max().map_or(0, |last| last + 1);
+    if length.saturating_mul(plan.ranks()) <= MAX_CELLS {
+        return (slots, length);
+    }
+    (plan.rows().iter().map(|row| (0..row.len()).collect()).collect(), 0)
 }
 
 /// Rows as they stand, whatever they hold, with one cell in brackets. A large grid is cut to the

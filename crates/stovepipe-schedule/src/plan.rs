@@ -33,6 +33,8 @@ pub enum Mode {
 pub struct Plan {
     rows: Vec<Vec<Compute>>,
     placement: Vec<Rank>,
+    /// The stages of each rank, ascending: the placement the other way round.
+    stages: Vec<Vec<Stage>>,
     micro_batches: usize,
     mode: Mode,
 }
@@ -47,7 +49,12 @@ impl Plan {
     pub fn new(rows: impl IntoIterator<Item = Vec<Compute>>) -> Result<Self, PlanError> {
         let rows: Vec<_> = rows.into_iter().collect();
         let census = Census::take(&rows)?;
+        let mut stages = vec![Vec::new(); rows.len()];
+        for (stage, rank) in Stage::first(census.placement.len()).zip(&census.placement) {
+            stages[rank.index()].push(stage);
+        }
         let plan = Self {
+            stages,
             placement: census.placement,
             micro_batches: census.micro_batches,
             mode: census.mode,
@@ -123,11 +130,13 @@ impl Plan {
     }
 
     /// The stages on one rank, ascending.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such rank.
     #[must_use]
-    pub fn stages_of(&self, rank: usize) -> Vec<Stage> {
-        Stage::first(self.stages())
-            .filter(|stage| self.placement[stage.index()].index() == rank)
-            .collect()
+    pub fn stages_of(&self, rank: usize) -> &[Stage] {
+        &self.stages[rank]
     }
 
     /// Whether a backward is split into `I` and `W` anywhere.

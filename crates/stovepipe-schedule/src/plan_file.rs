@@ -1,13 +1,14 @@
 //! Plans as files: CSV with a row for each rank and an action in each cell, and JSON with the same rows.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::grid::columns;
 use crate::plan::parse_rows;
 use crate::program::recomputed;
-use crate::progress::slots;
 use crate::{Action, Edge, Edges, Plan, PlanError, Program};
 
 /// What a JSON file holds.
@@ -18,8 +19,13 @@ struct File<A> {
     ranks: Vec<Vec<A>>,
 }
 
+/// A text that is copied only if the file escapes a character in it.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
 impl Plan {
-    /// One row for each rank, one cell for each slot; idle slots are empty.
+    /// One row for each rank, one cell for each slot; idle slots are empty (and left out of a plan with
+    /// more than ten million slots).
     ///
     /// ```
     /// use stovepipe_schedule::{GPipe, Plan, Schedule, Shape};
@@ -30,10 +36,9 @@ impl Plan {
     /// ```
     #[must_use]
     pub fn to_csv(&self) -> String {
-        let slots = slots(self);
-        let length = slots.iter().filter_map(|row| row.last()).max().map_or(0, |last| last + 1);
+        let (slots, length) = columns(self);
         let rows = slots.iter().zip(self.rows()).map(|(slots, row)| {
-            let mut cells = vec![String::new(); length];
+            let mut cells = vec![String::new(); length.max(row.len())];
             for (slot, action) in slots.iter().zip(row) {
                 cells[*slot] = action.to_string();
             }
@@ -51,7 +56,7 @@ impl Program {
         write_csv(rows.map(|row| row.iter().map(ToString::to_string).collect()))
     }
 
-    /// Reads a plan file: CSV, or JSON if it begins with a brace.
+    /// Reads a plan file: CSV, or JSON if it begins with a brace. A byte order mark is skipped.
     ///
     /// The file may hold compute actions only, which are then lowered along the chain of stages, or all
     /// communication too, which is then checked as strictly. Messages between stages that aren't
@@ -61,6 +66,7 @@ impl Program {
     ///
     /// [`PlanError::File`] if it is neither, and as [`Program::parse`] and [`Program::lower`].
     pub fn read(text: &str, in_flight: Option<usize>) -> Result<Self, PlanError> {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let rows =
             if text.trim_start().starts_with('{') { json_rows(text) } else { csv_rows(text) };
         let rows = rows?;
@@ -112,9 +118,9 @@ fn csv_rows(text: &str) -> Result<Vec<Vec<Action>>, PlanError> {
 }
 
 fn json_rows(text: &str) -> Result<Vec<Vec<Action>>, PlanError> {
-    let file: File<&str> = serde_json::from_str(text)
+    let file: File<Text<'_>> = serde_json::from_str(text)
         .map_err(|error| PlanError::File { problem: error.to_string() })?;
-    parse_rows(file.ranks.iter().map(|row| row.iter().copied()))
+    parse_rows(file.ranks.iter().map(|row| row.iter().map(|cell| &*cell.0)))
 }
 
 /// Rows are read one by one: says which it was.

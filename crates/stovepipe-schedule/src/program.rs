@@ -8,7 +8,7 @@ use crate::plan::parse_rows;
 use crate::progress::check_program;
 use crate::{
     Action, Compute, ComputeKind, Direction, Edge, Edges, Fault, Message, Plan, PlanError, Rank,
-    Retention, Stage, StageRetention,
+    Retention, Stage,
 };
 
 /// For each rank, what it does in one step, in order.
@@ -191,12 +191,7 @@ impl fmt::Display for Program {
 
 /// The retention that the plan's own `R` actions ask for, each stage taken as one layer.
 pub(crate) fn recomputed(plan: &Plan) -> Retention {
-    let recomputes = |a: &&Compute| a.kind == ComputeKind::Recompute;
-    let pairs = plan.rows().iter().flatten().filter(recomputes);
-    let pairs: HashSet<_> = pairs.map(|a| (a.stage, a.micro_batch)).collect();
-    Retention::from_fn(plan, |stage, m| {
-        StageRetention::drop_all(usize::from(pairs.contains(&(stage, m))))
-    })
+    Retention::keep_all(plan).with_recomputed(plan, &vec![1; plan.stages()])
 }
 
 fn check_sizes(plan: &Plan, edges: &Edges, retention: &Retention) -> Result<(), PlanError> {

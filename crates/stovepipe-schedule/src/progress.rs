@@ -93,11 +93,12 @@ pub(crate) fn check_plan(plan: &Plan) -> Result<(), PlanError> {
     let reached: Vec<usize> = slots(plan).iter().map(Vec::len).collect();
     refuse_stuck(plan.rows(), &reached, |action: Compute| {
         let (direction, stage) = needed_stage(&action, plan.stages())?;
-        let kind = match direction {
-            Direction::Forward => ComputeKind::Forward,
-            Direction::Backward => ComputeKind::Backward,
+        let rank = plan.placement()[stage.index()].index();
+        let gives = |other: &&Compute| {
+            (other.stage, other.micro_batch) == (stage, action.micro_batch)
+                && produces(other.kind) == Some(direction)
         };
-        let needed = Compute::new(kind, stage, action.micro_batch);
+        let needed = plan.row(rank).iter().find(gives)?;
         Some(format!("{action} waits for {needed}"))
     })
 }

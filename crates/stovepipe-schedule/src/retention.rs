@@ -1,9 +1,10 @@
 //! Which activations are kept from a forward until its backward, as data. Who decides is a
 //! checkpoint policy; lowering, simulator and executor only read it.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
-use crate::{MicroBatch, Plan, PlanError, Stage};
+use crate::{Compute, ComputeKind, MicroBatch, Plan, PlanError, Stage};
 
 /// What a stage keeps of one micro-batch: everything, but for the segments whose activations are
 /// dropped. Of a dropped segment only the input is kept.
@@ -96,6 +97,28 @@ impl Retention {
             }
         }
         Self { patterns, choice, stages, micro_batches }
+    }
+
+    /// Drops what the plan recomputes by an `R` of its own: all `layers` of the stage, where this keeps
+    /// everything of the micro-batch.
+    ///
+    /// # Panics
+    ///
+    /// If `layers` has no number for a stage, or this was made for a smaller plan.
+    #[must_use]
+    pub fn with_recomputed(self, plan: &Plan, layers: &[usize]) -> Self {
+        let recomputes = |a: &&Compute| a.kind == ComputeKind::Recompute;
+        let placed = plan.rows().iter().flatten().filter(recomputes);
+        let placed: HashSet<_> = placed.map(|a| (a.stage, a.micro_batch)).collect();
+        if placed.is_empty() {
+            return self;
+        }
+        Self::from_fn(plan, |stage, m| match self.of(stage, m) {
+            kept if !kept.recomputes() && placed.contains(&(stage, m)) => {
+                StageRetention::drop_all(layers[stage.index()])
+            }
+            decided => decided.clone(),
+        })
     }
 
     /// What `stage` keeps of `micro_batch`.

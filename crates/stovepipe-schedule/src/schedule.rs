@@ -103,6 +103,45 @@ impl<S: Schedule + ?Sized> Schedule for Arc<S> {
     }
 }
 
+/// A plan by hand or from a file as a schedule, for the one shape that it was made for.
+///
+/// ```
+/// use stovepipe_schedule::{Plan, Schedule, Shape};
+///
+/// let plan = Plan::parse(["0F0,0F1,0B0,0B1", "1F0,1B0,1F1,1B1"].map(|row| row.split(',')))?;
+/// assert_eq!(plan.plan(Shape::new(2, 2)), Ok(plan.clone()));
+/// assert!(plan.plan(Shape::new(2, 4)).is_err());
+/// # Ok::<(), stovepipe_schedule::PlanError>(())
+/// ```
+impl Schedule for Plan {
+    fn name(&self) -> &str {
+        "plan"
+    }
+
+    fn plan(&self, shape: Shape) -> Result<Plan, PlanError> {
+        shape.check()?;
+        if (self.ranks(), self.stages(), self.micro_batches())
+            == (shape.ranks, shape.stages(), shape.micro_batches)
+        {
+            return Ok(self.clone());
+        }
+        Err(PlanError::Unsupported {
+            schedule: self.name().to_owned(),
+            shape,
+            supported: format!(
+                "the shape it was made for: {} ranks, {} stages in all, {} micro-batches",
+                self.ranks(),
+                self.stages(),
+                self.micro_batches()
+            ),
+        })
+    }
+
+    fn default_chunks(&self) -> usize {
+        self.stages().div_ceil(self.ranks())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

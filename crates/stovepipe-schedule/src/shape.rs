@@ -46,6 +46,17 @@ impl Shape {
     ///
     /// [`PlanError::EmptyShape`] or [`PlanError::TooLarge`].
     pub fn check(&self) -> Result<(), PlanError> {
+        // A training plan has at least a forward and a backward per stage and micro-batch.
+        self.check_actions(2)
+    }
+
+    /// As [`Shape::check`], for schedules with so many actions per stage and micro-batch: 3 where
+    /// backwards are split.
+    ///
+    /// # Errors
+    ///
+    /// As [`Shape::check`].
+    pub fn check_actions(&self, per_pair: usize) -> Result<(), PlanError> {
         let Self { ranks, chunks, micro_batches } = *self;
         for (count, what) in
             [(ranks, "ranks"), (chunks, "chunks"), (micro_batches, "micro-batches")]
@@ -54,10 +65,9 @@ impl Shape {
                 return Err(PlanError::EmptyShape { what });
             }
         }
-        // A training plan has at least a forward and a backward per stage and micro-batch.
         [ranks, chunks, micro_batches]
             .iter()
-            .try_fold(2usize, |product, &n| product.checked_mul(n))
+            .try_fold(per_pair, |product, &n| product.checked_mul(n))
             .filter(|&actions| actions <= MAX_ACTIONS)
             .map(drop)
             .ok_or(PlanError::TooLarge { shape: *self })

@@ -55,7 +55,7 @@ pub fn simulate(program: &Program, costs: &CostModel) -> Result<Timeline, CostEr
 
     let flushed = clock.iter().copied().fold(0.0, f64::max);
     let update = |rank: usize| -> f64 {
-        plan.stages_of(rank).iter().map(|s| costs.stages()[s.index()].update).sum()
+        plan.stages_of(rank).iter().map(|stage| costs.stages()[stage.index()].update).sum()
     };
     let updates = (0..ranks)
         .map(|rank| (plan.mode() == Mode::Training).then(|| flushed..flushed + update(rank)))

@@ -28,16 +28,41 @@ impl Span {
 
 /// What each rank did when. The simulator's unit is that of its costs; the executor measures seconds.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(from = "Record", into = "Record")]
 pub struct Timeline {
     ranks: Vec<Vec<Span>>,
     updates: Vec<Option<Range<f64>>>,
+    makespan: f64,
+}
+
+/// What a timeline is serialized as.
+#[derive(Serialize, Deserialize)]
+struct Record {
+    ranks: Vec<Vec<Span>>,
+    updates: Vec<Option<Range<f64>>>,
+}
+
+impl From<Record> for Timeline {
+    fn from(record: Record) -> Self {
+        Self::new(record.ranks, record.updates)
+    }
+}
+
+impl From<Timeline> for Record {
+    fn from(Timeline { ranks, updates, .. }: Timeline) -> Self {
+        Self { ranks, updates }
+    }
 }
 
 impl Timeline {
     /// From the spans of each rank in order, and the time of its optimizer step if there was one.
     #[must_use]
     pub fn new(ranks: Vec<Vec<Span>>, updates: Vec<Option<Range<f64>>>) -> Self {
-        Self { ranks, updates }
+        // A rank's spans are in order, so its last ends last.
+        let actions = ranks.iter().filter_map(|spans| spans.last()).map(|span| span.end);
+        let ends = actions.chain(updates.iter().flatten().map(|update| update.end));
+        let makespan = ends.fold(0.0, f64::max);
+        Self { ranks, updates, makespan }
     }
 
     /// Number of ranks.
@@ -65,10 +90,7 @@ impl Timeline {
     /// From the start of the step to the end of its last action, update included.
     #[must_use]
     pub fn makespan(&self) -> f64 {
-        // A rank's spans are in order, so its last ends last.
-        let actions = self.ranks.iter().filter_map(|spans| spans.last()).map(|span| span.end);
-        let updates = self.updates.iter().flatten().map(|update| update.end);
-        actions.chain(updates).fold(0.0, f64::max)
+        self.makespan
     }
 
     /// Time in which `rank` computed, update included.

@@ -2,7 +2,7 @@
 //! file, because the allocator counts for the whole process.
 
 use peak_alloc::PeakAlloc;
-use stovepipe_schedule::{GPipe, Program, Schedule, Shape};
+use stovepipe_schedule::{Edges, GPipe, Program, Retention, Schedule, Shape};
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
@@ -14,6 +14,8 @@ const BASE: usize = 1 << 20;
 #[test]
 fn memory_is_bounded_by_the_size_of_the_file() {
     let large = GPipe::default().plan(Shape::new(16, 256)).expect("a plan");
+    let retention = Retention::keep_all(&large);
+    let messages = Program::lower(&large, &Edges::chain(16), &retention).expect("lowers");
     let files = [
         large.to_csv(),
         serde_json::to_string(&large).expect("serializes"),
@@ -22,7 +24,14 @@ fn memory_is_bounded_by_the_size_of_the_file() {
         ",".repeat(100_000),
         "0F0\n".repeat(10_000),
         format!("{{\"ranks\": [{}]}}", "[".repeat(100_000)),
-        (2..20_000).map(|s| format!("0SEND_F0>{s},")).collect(),
+        // Edges by the thousand: each stage is sent to, none receives.
+        format!(
+            "0F0,{}\n{}",
+            (2..9_000).map(|s| format!("0SEND_F0>{s},")).collect::<String>(),
+            (1..9_000).map(|s| format!("{s}F0\n")).collect::<String>(),
+        ),
+        messages.to_csv(),
+        serde_json::to_string(&messages).expect("serializes"),
         "\u{7f}".repeat(100_000),
     ];
     for text in files {

@@ -44,6 +44,20 @@ fn programs_read_back_with_their_messages_skips_and_recomputation() {
 }
 
 #[test]
+fn other_programs_write_json_otherwise() {
+    let program = "0F0,0SEND_F0>2\n1F0\n2RECV_F0<0,2F0";
+    let rows = "[[\"0F0\", \"0SEND_F0\\u003e2\"], [\"1F0\"], [\"2RECV_F0\\u003c0\", \"2F0\"]]";
+    // Neither has the messages between neighbours.
+    let missing = Program::read(program, None).expect_err("messages are missing");
+    let escaped = Program::read(&format!("{{\"ranks\": {rows}}}"), None);
+    assert_eq!(escaped.expect_err("the same"), missing);
+    let plan = "{\"ranks\": [[\"0F0\", \"0B0\"]]}";
+    for marked in [format!("\u{feff}{plan}"), "\u{feff}0F0,0B0".to_owned()] {
+        assert_eq!(Program::read(&marked, None).expect("a plan").plan().stages(), 1);
+    }
+}
+
+#[test]
 fn compute_only_files_are_lowered() {
     let program = Program::read("0F0,0R0,,,0B0\n,1F0,1B0\n", None).expect("a plan");
     let row: Vec<_> = program.row(0).iter().map(ToString::to_string).collect();
@@ -61,6 +75,10 @@ fn what_is_no_plan_is_refused_with_advice() {
         ("{\"ranks\": 3}", "this is no plan: invalid type"),
         ("{\"rank\": []}", "unknown field"),
         ("{", "this is no plan: EOF"),
+        ("4294967295SEND_F0", "a number is too large"),
+        ("4294967295RECV_B0", "a number is too large"),
+        ("4294967296F0", "a number is too large"),
+        ("0F0,0I0,0W0,1F0,1I0,1W0", "0I0 waits for 1I0"),
         ("\u{0}\u{1}\u{2}", "is not an action"),
         // Half of the messages: as strict as with compute.
         ("0F0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0", "0RECV_B0 is missing"),
@@ -77,6 +95,15 @@ fn what_is_no_plan_is_refused_with_advice() {
     assert!(matches!(error, PlanError::Cell { fault: Fault::Deadlock { .. }, .. }), "{error}");
 }
 
+/// Numbers of any size, the largest more often than not.
+fn any_number() -> impl Strategy<Value = u32> {
+    prop_oneof![any::<u32>(), (0u32..3).prop_map(|n| u32::MAX - n), 0u32..3]
+}
+
+fn kind() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec!["F", "B", "R", "SEND_F", "RECV_F", "SEND_B", "RECV_B"])
+}
+
 /// Text that looks like a plan file more often than not.
 fn nearly_csv() -> impl Strategy<Value = String> {
     let cell = prop_oneof![
@@ -84,7 +111,7 @@ fn nearly_csv() -> impl Strategy<Value = String> {
             .prop_map(|(s, k, m)| format!("{s}{k}{m}")),
         2 => (0u32..4, prop::sample::select(vec!["SEND_F", "RECV_F", "SEND_B", "RECV_B"]), 0u32..4)
             .prop_map(|(s, k, m)| format!("{s}{k}{m}")),
-        1 => (any::<u32>(), any::<u32>()).prop_map(|(s, m)| format!("{s}F{m}")),
+        1 => (any_number(), kind(), any_number()).prop_map(|(s, k, m)| format!("{s}{k}{m}")),
         1 => "[ -~]{0,8}",
         1 => Just(String::new()),
         1 => (0u32..9, 0u32..9).prop_map(|(a, b)| format!("{a}SEND_F0>{b}")),

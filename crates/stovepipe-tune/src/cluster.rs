@@ -40,6 +40,23 @@ impl Cluster {
         self
     }
 
+    /// With so many more bytes on every rank.
+    pub(crate) fn with_more_memory(mut self, more: u64) -> Self {
+        for bytes in self.memory.iter_mut().flatten() {
+            *bytes = bytes.saturating_add(more);
+        }
+        self
+    }
+
+    /// With so many ranks, the further ones like the last.
+    pub(crate) fn with_ranks(mut self, ranks: usize) -> Self {
+        self.speeds.resize(ranks, self.speeds.last().copied().unwrap_or(1.0));
+        if let Some(memory) = &mut self.memory {
+            memory.resize(ranks, memory.last().copied().unwrap_or(0));
+        }
+        Self { ranks, ..self }
+    }
+
     /// What is wrong with it, if something is.
     pub(crate) fn fault(&self) -> Option<(&'static str, String)> {
         let each =

@@ -35,11 +35,15 @@ pub enum TuneError {
         reason: String,
     },
 
-    /// No combination can run.
-    #[error("no configuration fits{}", reasons(.rejected))]
+    /// No configuration can run.
+    #[error("no configuration fits{}{}", reasons(.rejected), help(*.more, *.ranks))]
     NothingFits {
         /// What was tried, and why it can't run; the one that lacks least memory first.
         rejected: Vec<Rejected>,
+        /// With so many more bytes on every rank, the first of them would fit.
+        more: Option<u64>,
+        /// On so many ranks, the further ones like the last, something would fit.
+        ranks: Option<usize>,
     },
 }
 
@@ -53,4 +57,12 @@ fn reasons(rejected: &[Rejected]) -> String {
         }
     }
     reasons.iter().map(|reason| format!("; {reason}")).collect()
+}
+
+/// What would fit.
+fn help(more: Option<u64>, ranks: Option<usize>) -> String {
+    let more = more.map(|bytes| format!("with {bytes} more bytes on every rank"));
+    let ranks = ranks.map(|ranks| format!("on {ranks} ranks like the last one"));
+    let ways: Vec<String> = more.into_iter().chain(ranks).collect();
+    if ways.is_empty() { String::new() } else { format!("; it would fit {}", ways.join(", or ")) }
 }

@@ -1,7 +1,7 @@
 //! Chooses how to run a pipeline, from measured layer times.
 //!
 //! A [`Profile`] holds what each layer takes and needs at several sizes of a micro-batch, a [`Cluster`]
-//! what the ranks have. The [`Tuner`] cuts, plans and simulates every combination of ranks, stages per
+//! what the ranks have. The [`Tuner`] cuts, plans and simulates every configuration of ranks, stages per
 //! rank, micro-batches, schedule and checkpoint policy, and says which is fastest, how far behind the
 //! others are, and which don't fit, where, and by how much.
 //!
@@ -29,7 +29,7 @@
 //! let profile = Profile::new("an example", layers.collect())?;
 //!
 //! let report = Tuner::new(&profile, &Cluster::new(4)).batch(16).tune()?;
-//! let best = report.best();
+//! let best = &report.best().configuration;
 //! assert_eq!(best.ranks, 4);
 //! assert!(best.micro_batches > 1 && best.micro_batches < 16);
 //! # Ok::<(), stovepipe_tune::TuneError>(())
@@ -46,5 +46,5 @@ mod tuner;
 pub use cluster::Cluster;
 pub use error::TuneError;
 pub use profile::{LayerProfile, Measurement, Profile, Time};
-pub use report::{Choice, Rejected, Report};
+pub use report::{Choice, Configuration, Rejected, Report};
 pub use tuner::Tuner;

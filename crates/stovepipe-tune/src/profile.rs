@@ -5,6 +5,7 @@
 //! sizes they are taken from the straight line, and beyond them not at all.
 
 use serde::{Deserialize, Serialize};
+use stovepipe_partition::Costs;
 
 use crate::TuneError;
 
@@ -153,6 +154,47 @@ impl Profile {
         measurements.all(|m| m.activation_bytes.is_some())
     }
 
+    /// The seconds of forward and backward of every layer for `samples` samples, to cut by time.
+    ///
+    /// # Errors
+    ///
+    /// [`TuneError::Request`] unless `samples` is within the measured sizes.
+    pub fn times(&self, samples: usize) -> Result<Costs, TuneError> {
+        let costs = self.at(samples).ok_or_else(|| self.not_measured(samples))?;
+        costs_of(costs.iter().map(|cost| cost.forward + cost.backward))
+    }
+
+    /// The bytes of every layer to cut by: parameters, gradients, optimizer state, and what it keeps
+    /// from forward to backward for `samples` samples.
+    ///
+    /// # Errors
+    ///
+    /// [`TuneError::Request`] unless `samples` is within the measured sizes and the profile
+    /// [knows memory](Self::knows_memory).
+    pub fn bytes(&self, samples: usize) -> Result<Costs, TuneError> {
+        let costs = self.at(samples).ok_or_else(|| self.not_measured(samples))?;
+        let bytes = self.layers.iter().zip(&costs).map(|(layer, cost)| {
+            cost.activation_bytes.map(|kept| layer.fixed_bytes().saturating_add(kept) as f64)
+        });
+        let bytes: Option<Vec<f64>> = bytes.collect();
+        let bytes = bytes.ok_or_else(|| TuneError::Request {
+            what: "bytes",
+            reason:
+                "the profile doesn't say what layers keep: measure where the device reports its \
+                     memory"
+                    .to_owned(),
+        })?;
+        costs_of(bytes.into_iter())
+    }
+
+    fn not_measured(&self, samples: usize) -> TuneError {
+        let sizes: Vec<usize> = self.sizes().collect();
+        TuneError::Request {
+            what: "samples",
+            reason: format!("{samples} is outside the measured sizes {sizes:?}: measure it too"),
+        }
+    }
+
     /// The costs of every layer for `samples` samples, if that is within the measured sizes.
     pub(crate) fn at(&self, samples: usize) -> Option<Vec<LayerCost>> {
         self.layers.iter().map(|layer| layer.at(samples)).collect()
@@ -192,6 +234,11 @@ impl Profile {
         }
         Ok(())
     }
+}
+
+fn costs_of(costs: impl Iterator<Item = f64>) -> Result<Costs, TuneError> {
+    Costs::new(costs.collect::<Vec<_>>())
+        .map_err(|error| TuneError::Profile { reason: error.to_string() })
 }
 
 impl LayerProfile {

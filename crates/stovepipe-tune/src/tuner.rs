@@ -1,44 +1,39 @@
-//! The search: every combination is cut, planned and simulated.
+//! The search: every configuration is cut, planned and simulated.
+
+use std::sync::Arc;
 
 use stovepipe_checkpoint::{Always, CheckpointPolicy, ExceptLast, Layout, Never};
 use stovepipe_partition::{ConstrainedMinimax, Costs, LayerBytes, Memory, Partition};
 use stovepipe_schedule::{
-    CostModel, Edge, Edges, Link, MicroBatch, Mode, Plan, Program, Retention, Schedule, Shape,
-    Stage, StageCost, StageMemory, schedules, simulate,
+    CostModel, Edge, Edges, Link, MicroBatch, Mode, Plan, Program, Retention, Schedule, Stage,
+    StageCost, StageMemory, schedules, simulate,
 };
 
 use crate::profile::LayerCost;
-use crate::{Choice, Cluster, Profile, Rejected, Report, TuneError};
+use crate::{Choice, Cluster, Configuration, Profile, Rejected, Report, TuneError};
 
 /// Searches stages, micro-batches, schedule and checkpoint policy for the fastest step.
 ///
-/// Each combination is cut by [`ConstrainedMinimax`] at the size that its micro-batches have, planned,
+/// Each configuration is cut by [`ConstrainedMinimax`] at the size that its micro-batches have, planned,
 /// and simulated with the costs of that size, links included. What the ranks hold is the parameters,
 /// gradients and optimizer states of their layers and the peak of activations that the plan makes.
 ///
 /// By default all schedules that every stage can run are tried, with the number of stages per rank that
 /// they are made for, all three policies, every number of ranks, and powers of two as numbers of
 /// micro-batches.
+#[derive(Clone)]
 pub struct Tuner<'a> {
     profile: &'a Profile,
     cluster: &'a Cluster,
     batch: usize,
-    schedules: Vec<Box<dyn Schedule>>,
-    policies: Vec<Box<dyn CheckpointPolicy>>,
+    schedules: Vec<Arc<dyn Schedule>>,
+    policies: Vec<Arc<dyn CheckpointPolicy>>,
     micro_batches: Option<Vec<usize>>,
     ranks: Option<Vec<usize>>,
     chunks: Option<Vec<usize>>,
 }
 
-/// One combination.
-#[derive(Clone, Copy)]
-struct Combination<'a> {
-    schedule: &'a dyn Schedule,
-    policy: &'a dyn CheckpointPolicy,
-    shape: Shape,
-}
-
-/// Why a combination can't run, and the bytes that are missing if that is why.
+/// Why a configuration can't run, and the bytes that are missing if that is why.
 type Refusal = (String, Option<u64>);
 
 impl<'a> Tuner<'a> {
@@ -49,8 +44,8 @@ impl<'a> Tuner<'a> {
             profile,
             cluster,
             batch: profile.sizes().max().unwrap_or(1),
-            schedules: schedules(),
-            policies: vec![Box::new(Never), Box::new(ExceptLast), Box::new(Always)],
+            schedules: schedules().into_iter().map(Arc::from).collect(),
+            policies: vec![Arc::new(Never), Arc::new(ExceptLast), Arc::new(Always)],
             micro_batches: None,
             ranks: None,
             chunks: None,
@@ -67,14 +62,14 @@ impl<'a> Tuner<'a> {
     /// Only these schedules.
     #[must_use]
     pub fn schedules(mut self, schedules: Vec<Box<dyn Schedule>>) -> Self {
-        self.schedules = schedules;
+        self.schedules = schedules.into_iter().map(Arc::from).collect();
         self
     }
 
     /// Only these checkpoint policies.
     #[must_use]
     pub fn policies(mut self, policies: Vec<Box<dyn CheckpointPolicy>>) -> Self {
-        self.policies = policies;
+        self.policies = policies.into_iter().map(Arc::from).collect();
         self
     }
 
@@ -99,43 +94,120 @@ impl<'a> Tuner<'a> {
         self
     }
 
-    /// Tries every combination.
+    /// Tries every configuration.
     ///
     /// # Errors
     ///
     /// [`TuneError::Request`] if something asked for makes no sense; [`TuneError::NothingFits`] if no
-    /// combination can run, with the reasons.
+    /// configuration can run, with the reasons, and with what would help.
     pub fn tune(&self) -> Result<Report, TuneError> {
         self.check()?;
         let mut report = Report { choices: Vec::new(), rejected: Vec::new() };
-        for combination in self.combinations() {
-            match self.try_one(combination) {
-                Ok(Some(choice)) => report.choices.push(choice),
-                Ok(None) => {}
+        for configuration in self.configurations() {
+            match self
+                .fit(&configuration)
+                .and_then(|fitted| fitted.map(|f| self.price(f)).transpose())
+            {
+                Ok(choice) => report.choices.extend(choice),
                 Err((reason, missing)) => {
-                    let Combination { schedule, policy, shape } = combination;
-                    report.rejected.push(Rejected {
-                        schedule: schedule.name().to_owned(),
-                        policy: policy.name().to_owned(),
-                        ranks: shape.ranks,
-                        chunks: shape.chunks,
-                        micro_batches: shape.micro_batches,
-                        reason,
-                        missing,
-                    });
+                    report.rejected.push(Rejected { configuration, reason, missing });
                 }
             }
         }
         report.rejected.sort_by_key(|rejected| rejected.missing.unwrap_or(u64::MAX));
         if report.choices.is_empty() {
-            return Err(TuneError::NothingFits { rejected: report.rejected });
+            let rejected = report.rejected;
+            let (more, ranks) = (self.bytes_that_help(&rejected), self.ranks_that_help());
+            return Err(TuneError::NothingFits { rejected, more, ranks });
         }
-        let most = |choice: &Choice| choice.memory.iter().flatten().copied().max();
         report.choices.sort_by(|a, b| {
             let by_time = a.seconds.total_cmp(&b.seconds);
-            by_time.then(a.ranks.cmp(&b.ranks)).then(most(a).cmp(&most(b)))
+            let by_ranks = a.configuration.ranks.cmp(&b.configuration.ranks);
+            by_time.then(by_ranks).then(a.most_memory().cmp(&b.most_memory()))
         });
         Ok(report)
+    }
+
+    /// What a configuration would take with a cut of one's own, whether or not it fits into memory.
+    ///
+    /// # Errors
+    ///
+    /// [`TuneError::Request`] if something asked for makes no sense, or can't be planned and simulated.
+    pub fn predict(
+        &self,
+        configuration: &Configuration,
+        partition: &Partition,
+    ) -> Result<Choice, TuneError> {
+        self.check()?;
+        let refuse = |reason| TuneError::Request { what: "configuration", reason };
+        let layers = self.profile.layers().len();
+        if partition.layers() != layers {
+            let found = partition.layers();
+            return Err(refuse(format!("it cuts {found} layers, the profile has {layers}")));
+        }
+        if configuration.ranks > self.cluster.ranks {
+            let (wanted, has) = (configuration.ranks, self.cluster.ranks);
+            return Err(refuse(format!("it needs {wanted} ranks, there are {has}")));
+        }
+        let micro_batches = configuration.micro_batches;
+        if !self.is_measured(micro_batches) {
+            return Err(refuse(format!(
+                "{micro_batches} micro-batches of {} samples have sizes outside the measured ones",
+                self.batch
+            )));
+        }
+        let plan = configuration.schedule.plan(configuration.shape());
+        let plan = plan.map_err(|error| refuse(error.to_string()))?;
+        let costs = self.costs(micro_batches);
+        let fitted = self.lower(configuration, &plan, costs, partition.clone());
+        fitted.and_then(|fitted| self.price(fitted)).map_err(|(reason, _)| refuse(reason))
+    }
+
+    /// How many more bytes on every rank the nearest configuration runs with.
+    fn bytes_that_help(&self, rejected: &[Rejected]) -> Option<u64> {
+        // What is missing is told of the best cut, but the next one is cut for the larger memory.
+        const ATTEMPTS: usize = 8;
+        let Rejected { configuration, missing, .. } = rejected.first()?;
+        let mut more = (*missing)?;
+        for _ in 0..ATTEMPTS {
+            let cluster = self.cluster.clone().with_more_memory(more);
+            match (Tuner { cluster: &cluster, ..self.clone() }).fit(configuration) {
+                Ok(_) => return Some(more),
+                Err((_, missing)) => more = more.saturating_add(missing?),
+            }
+        }
+        None
+    }
+
+    /// A larger number of ranks like the last one on which something can run: not always the smallest.
+    fn ranks_that_help(&self) -> Option<usize> {
+        self.cluster.memory.as_ref()?;
+        let fits = |ranks: usize| {
+            let cluster = self.cluster.clone().with_ranks(ranks);
+            let tuner = Tuner { cluster: &cluster, ..self.clone() }.ranks([ranks]);
+            tuner.configurations().iter().any(|c| matches!(tuner.fit(c), Ok(Some(_))))
+        };
+        let most = self.profile.layers().len();
+        let (mut too_few, mut ranks) = (self.cluster.ranks, self.cluster.ranks);
+        loop {
+            if ranks >= most {
+                return None;
+            }
+            ranks = (2 * ranks).min(most);
+            if fits(ranks) {
+                break;
+            }
+            too_few = ranks;
+        }
+        while ranks - too_few > 1 {
+            let middle = usize::midpoint(too_few, ranks);
+            if fits(middle) {
+                ranks = middle;
+            } else {
+                too_few = middle;
+            }
+        }
+        Some(ranks)
     }
 
     fn check(&self) -> Result<(), TuneError> {
@@ -175,14 +247,19 @@ impl<'a> Tuner<'a> {
             Some(counts) => counts.clone(),
             None => powers().take_while(|&m| m <= self.batch).collect(),
         };
-        let measured = |m: &usize| {
-            let (small, large) = sizes_of(self.batch, *m);
-            self.profile.at(small).is_some() && self.profile.at(large).is_some()
-        };
-        asked.into_iter().filter(|m| (1..=self.batch).contains(m)).filter(measured).collect()
+        asked.into_iter().filter(|&m| self.is_measured(m)).collect()
     }
 
-    fn combinations(&self) -> Vec<Combination<'_>> {
+    /// Whether the sizes that so many micro-batches have are within the measured ones.
+    fn is_measured(&self, micro_batches: usize) -> bool {
+        if !(1..=self.batch).contains(&micro_batches) {
+            return false;
+        }
+        let (small, large) = sizes_of(self.batch, micro_batches);
+        self.profile.at(small).is_some() && self.profile.at(large).is_some()
+    }
+
+    fn configurations(&self) -> Vec<Configuration> {
         let ranks = self.ranks.clone().unwrap_or_else(|| (1..=self.cluster.ranks).collect());
         let counts = self.micro_batch_counts();
         let mut all = Vec::new();
@@ -191,9 +268,13 @@ impl<'a> Tuner<'a> {
             for &ranks in ranks.iter().filter(|&&ranks| (1..=self.cluster.ranks).contains(&ranks)) {
                 for &chunks in &chunks {
                     for &micro_batches in &counts {
-                        let shape = Shape::new(ranks, micro_batches).with_chunks(chunks);
-                        let of = |policy| Combination { schedule, policy, shape };
-                        all.extend(self.policies.iter().map(|policy| of(&**policy)));
+                        all.extend(self.policies.iter().map(|policy| Configuration {
+                            schedule: Arc::clone(schedule),
+                            policy: Arc::clone(policy),
+                            ranks,
+                            chunks,
+                            micro_batches,
+                        }));
                     }
                 }
             }
@@ -201,36 +282,50 @@ impl<'a> Tuner<'a> {
         all
     }
 
-    /// What it would take; nothing if it doesn't train, or splits backwards, whose parts aren't measured.
-    fn try_one(&self, combination: Combination<'_>) -> Result<Option<Choice>, Refusal> {
-        let Combination { schedule, policy, shape } = combination;
-        let plan = schedule.plan(shape).map_err(|error| (error.to_string(), None))?;
+    /// Cuts and plans; nothing if it doesn't train, or splits backwards, whose parts aren't measured.
+    fn fit(&self, configuration: &Configuration) -> Result<Option<Fitted>, Refusal> {
+        let Configuration { schedule, policy, .. } = configuration;
+        let plan = schedule.plan(configuration.shape()).map_err(|e| (e.to_string(), None))?;
         if plan.mode() == Mode::ForwardOnly || plan.splits_backward() {
             return Ok(None);
         }
-        let costs = self.costs(shape.micro_batches);
-        let partition = self.cut(&plan, policy, &costs)?;
+        let costs = self.costs(configuration.micro_batches);
+        let partition = self.cut(&plan, &**policy, &costs)?;
+        let fitted = self.lower(configuration, &plan, costs, partition)?;
+        self.check_memory(fitted.memory.as_deref(), &fitted.partition)?;
+        Ok(Some(fitted))
+    }
+
+    fn lower(
+        &self,
+        configuration: &Configuration,
+        plan: &Plan,
+        costs: SizedCosts,
+        partition: Partition,
+    ) -> Result<Fitted, Refusal> {
         let sizes = partition.sizes();
-        let other = |error: &dyn std::error::Error| (error.to_string(), None);
-        let layout = Layout::new(&plan, &sizes).map_err(|e| other(&e))?;
-        let retention = policy.retention(layout).map_err(|e| other(&e))?;
-        let program = Program::lower(&plan, &Edges::chain(plan.stages()), &retention);
-        let program = program.map_err(|e| other(&e))?;
+        let refuse = |error: &dyn std::error::Error| (error.to_string(), None);
+        let layout = Layout::new(plan, &sizes).map_err(|e| refuse(&e))?;
+        let retention = configuration.policy.retention(layout).map_err(|e| refuse(&e))?;
+        let retention = retention.with_recomputed(plan, &sizes);
+        let program = Program::lower(plan, &Edges::chain(plan.stages()), &retention);
+        let program = program.map_err(|e| refuse(&e))?;
         let memory = self.memory(&program, &partition, &costs.large);
-        self.check_memory(memory.as_deref(), &partition)?;
-        let model = self.cost_model(&plan, &partition, &costs);
-        let timeline = simulate(&program, &model).map_err(|e| other(&e))?;
-        Ok(Some(Choice {
-            schedule: schedule.name().to_owned(),
-            policy: policy.name().to_owned(),
-            ranks: shape.ranks,
-            chunks: shape.chunks,
-            micro_batches: shape.micro_batches,
-            sizes,
+        Ok(Fitted { configuration: configuration.clone(), costs, partition, program, memory })
+    }
+
+    /// Simulates.
+    fn price(&self, fitted: Fitted) -> Result<Choice, Refusal> {
+        let Fitted { configuration, costs, partition, program, memory } = fitted;
+        let model = self.cost_model(program.plan(), &partition, &costs);
+        let timeline = simulate(&program, &model).map_err(|error| (error.to_string(), None))?;
+        Ok(Choice {
+            configuration,
+            partition,
             seconds: timeline.makespan(),
             bubble: timeline.bubble().unwrap_or(0.0),
             memory,
-        }))
+        })
     }
 
     fn costs(&self, micro_batches: usize) -> SizedCosts {
@@ -256,6 +351,7 @@ impl<'a> Tuner<'a> {
         let layers = vec![1; plan.stages()];
         let layout = Layout::new(plan, &layers).map_err(|e| refuse(&e))?;
         let retention = policy.retention(layout).map_err(|e| refuse(&e))?;
+        let retention = retention.with_recomputed(plan, &layers);
         let recomputed = share_recomputed(plan, &retention);
         let time = |cost: &LayerCost| cost.forward + cost.backward + recomputed * cost.recompute;
         let times = Costs::new(costs.large.iter().map(time).collect::<Vec<_>>());
@@ -320,7 +416,7 @@ impl<'a> Tuner<'a> {
             .collect();
         let plan = program.plan();
         let fixed = |rank: usize| -> u64 {
-            let layers = plan.stages_of(rank).into_iter().flat_map(|s| partition.range(s.index()));
+            let layers = plan.stages_of(rank).iter().flat_map(|s| partition.range(s.index()));
             layers.map(|layer| self.profile.layers()[layer].fixed_bytes()).sum()
         };
         let ranks = 0..plan.ranks();
@@ -380,6 +476,15 @@ impl<'a> Tuner<'a> {
         }
         model
     }
+}
+
+/// A configuration that is cut and lowered, ready to be simulated.
+struct Fitted {
+    configuration: Configuration,
+    costs: SizedCosts,
+    partition: Partition,
+    program: Program,
+    memory: Option<Vec<u64>>,
 }
 
 /// The layers' costs at the two sizes that the micro-batches have.

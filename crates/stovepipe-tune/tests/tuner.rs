@@ -1,8 +1,11 @@
 //! The tuner against numbers that are known, and what it says where nothing fits.
 
 use stovepipe_checkpoint::Never;
-use stovepipe_schedule::{Drain, GPipe};
-use stovepipe_tune::{Cluster, LayerProfile, Measurement, Profile, Time, TuneError, Tuner};
+use stovepipe_partition::Partition;
+use stovepipe_schedule::{Drain, GPipe, Shape};
+use stovepipe_tune::{
+    Cluster, Configuration, LayerProfile, Measurement, Profile, Report, Time, TuneError, Tuner,
+};
 
 /// Layers whose forward and backward take `fixed` seconds and `each` more for every sample, and that
 /// keep 10 bytes for each, of which one is the input.
@@ -43,9 +46,13 @@ fn the_best_number_of_micro_batches_is_that_of_the_formula() {
         .tune()
         .expect("everything fits");
     let best = report.best();
-    assert_eq!((best.micro_batches, best.seconds), (16, 95.0));
-    assert_eq!(best.sizes, [1, 1, 1, 1]);
-    let last = report.choices.iter().find(|choice| choice.micro_batches == 128).expect("tried");
+    assert_eq!((best.configuration.micro_batches, best.seconds), (16, 95.0));
+    assert_eq!(best.partition.sizes(), [1, 1, 1, 1]);
+    let last = report
+        .choices
+        .iter()
+        .find(|choice| choice.configuration.micro_batches == 128)
+        .expect("tried");
     assert_eq!(last.seconds, 196.5);
     assert!((report.slower(last) - (196.5 / 95.0 - 1.0)).abs() < 1e-12);
     assert_eq!(report.slower(best), 0.0);
@@ -57,8 +64,11 @@ fn the_best_is_the_fastest_of_all_and_a_slow_rank_gets_less() {
     let report = Tuner::new(&profile, &Cluster::new(2).speeds([2.0, 1.0])).batch(8).tune();
     let report = report.expect("everything fits");
     assert!(report.choices.iter().all(|choice| choice.seconds >= report.best().seconds));
-    let two = report.choices.iter().find(|choice| choice.ranks == 2 && choice.chunks == 1);
-    assert_eq!(two.expect("tried").sizes, [6, 3]);
+    let two = report
+        .choices
+        .iter()
+        .find(|choice| choice.configuration.ranks == 2 && choice.configuration.chunks == 1);
+    assert_eq!(two.expect("tried").partition.sizes(), [6, 3]);
 }
 
 #[test]
@@ -99,21 +109,38 @@ fn memory_decides_about_recomputation_and_ranks() {
     };
     // Everything on one rank: 1600 fixed, 320 of activations.
     let roomy = tune(1, 1920).expect("fits");
-    assert_eq!(roomy.best().policy, "never");
+    let policy = |report: &Report| report.best().configuration.policy.name().to_owned();
+    assert_eq!(policy(&roomy), "never");
     // One byte less: recompute. One micro-batch rebuilt, both inputs kept.
     let tight = tune(1, 1919).expect("fits");
-    assert_ne!(tight.best().policy, "never");
+    assert_ne!(policy(&tight), "never");
     assert!(tight.best().memory.as_ref().is_some_and(|bytes| bytes[0] < 1920));
-    assert!(tight.rejected.iter().any(|r| r.policy == "never" && r.missing == Some(1)));
+    assert!(
+        tight
+            .rejected
+            .iter()
+            .any(|r| { r.configuration.policy.name() == "never" && r.missing == Some(1) })
+    );
 
     // Parameters alone are too much, whatever is recomputed; two ranks hold them.
     let error = tune(1, 1599).expect_err("1600 bytes of parameters, gradients and states");
-    assert!(matches!(&error, TuneError::NothingFits { rejected } if rejected[0].missing.is_some()));
+    assert!(
+        matches!(&error, TuneError::NothingFits { rejected, .. } if rejected[0].missing.is_some())
+    );
     assert!(
         error.to_string().contains("rank 0 needs") && error.to_string().contains("lacks"),
         "{error}"
     );
+    // What is said to help does.
+    let TuneError::NothingFits { more: Some(more), ranks: Some(ranks), .. } = error else {
+        panic!("nothing helps: {error}");
+    };
+    assert_eq!(ranks, 2);
     assert!(tune(2, 1599).is_ok());
+    assert!(tune(1, 1599 + more).is_ok() && tune(1, 1599 + more - 1).is_err());
+    // One rank for each layer isn't enough for 399 bytes.
+    let error = tune(1, 399).expect_err("a layer needs 400 bytes").to_string();
+    assert!(error.contains("more bytes on every rank") && !error.contains("ranks like"), "{error}");
 }
 
 #[test]
@@ -154,4 +181,34 @@ fn a_limit_needs_known_bytes() {
     let limited = Cluster::new(1).memory([1 << 40]);
     let error = Tuner::new(&profile, &limited).tune().expect_err("unknown").to_string();
     assert!(error.starts_with("memory: the profile doesn't say"), "{error}");
+}
+
+#[test]
+fn any_cut_can_be_priced() {
+    let profile = profile(4, 0.0, 1.0, &[1, 8]);
+    let cluster = Cluster::new(2);
+    let tuner = Tuner::new(&profile, &cluster);
+    let configuration = Configuration::new(GPipe::default(), Never, Shape::new(2, 8));
+    let predict = |sizes: &[usize]| {
+        tuner.predict(&configuration, &Partition::from_sizes(sizes).expect("a partition"))
+    };
+    // Forward and backward of 1 second for each layer and micro-batch: 8 + 1 turns of the longer stage.
+    assert_eq!(predict(&[2, 2]).expect("predicts").seconds, 2.0 * 9.0 * 2.0);
+    assert_eq!(predict(&[3, 1]).expect("predicts").seconds, 2.0 * (8.0 * 3.0 + 1.0));
+    let refused = |sizes: &[usize]| predict(sizes).expect_err("refused").to_string();
+    assert!(refused(&[2, 3]).contains("it cuts 5 layers, the profile has 4"));
+    assert!(refused(&[4]).contains("stages"));
+    let wide = Configuration::new(GPipe::default(), Never, Shape::new(3, 8));
+    let cut = Partition::from_sizes([1, 1, 2]).expect("a partition");
+    assert!(tuner.predict(&wide, &cut).expect_err("refused").to_string().contains("needs 3 ranks"));
+}
+
+#[test]
+fn layers_can_be_cut_by_measured_times_or_bytes() {
+    let profile = profile(3, 1.0, 0.5, &[2, 4]);
+    // Between two sizes on the straight line: forward and backward of 1 + 0.5 * 3 each.
+    assert_eq!(profile.times(3).expect("measured").as_slice(), [5.0; 3]);
+    assert_eq!(profile.bytes(4).expect("known").as_slice(), [440.0; 3]);
+    let error = profile.times(5).expect_err("not measured").to_string();
+    assert!(error.contains("5 is outside the measured sizes [2, 4]"), "{error}");
 }

@@ -13,7 +13,7 @@ use stovepipe::burn::nn::{Linear, LinearConfig};
 use stovepipe::burn::optim::{AdamConfig, ModuleOptimizer};
 use stovepipe::burn::tensor::{Device, Tensor};
 use stovepipe::prelude::*;
-use stovepipe::{BuildError, Phase, TrainError};
+use stovepipe::{BackendError, BuildError, Phase, TrainError};
 
 const SAMPLES: usize = 4;
 
@@ -77,22 +77,34 @@ fn threads() -> usize {
     })
 }
 
+/// The calls of the middle stage's forward in 1F1B on three ranks: whether it is a recomputation, and of
+/// which micro-batch.
+const CALLS: [(bool, usize); 2 * SAMPLES] =
+    [(false, 0), (false, 1), (true, 0), (false, 2), (true, 1), (false, 3), (true, 2), (true, 3)];
+
 #[test]
 fn a_layer_that_panics_or_returns_a_wrong_shape() {
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (x, y) = (common::floats([SAMPLES, 3]), common::floats([SAMPLES, 3]));
     for wrong_shape in [false, true] {
-        // Each of the four forwards, then each of the four recomputations.
-        for call in 0..2 * SAMPLES as i64 {
+        for call in 0..CALLS.len() as i64 {
             let mut pipeline = pipeline(wrong_shape, AdamConfig::new().init(), false);
             pipeline.step(x.clone(), y.clone()).expect("a step");
             let before = bits(&pipeline.parameters().expect("parameters"));
             FUSE.store(call, Ordering::SeqCst);
             let error = pipeline.step(x.clone(), y.clone()).expect_err("fails").to_string();
             FUSE.store(i64::MAX, Ordering::SeqCst);
+            let (is_recompute, micro_batch) = CALLS[call as usize];
             // A wrong shape shows where it is used: in the next stage, or in this one's backward.
-            let place = if wrong_shape { "rank " } else { "rank 1, stage 1, micro-batch " };
-            assert!(error.contains(place), "{error}");
+            let place = match (wrong_shape, is_recompute) {
+                (true, false) => format!("rank 2, stage 2, micro-batch {micro_batch}, forward"),
+                (true, true) => format!("rank 1, stage 1, micro-batch {micro_batch}, backward"),
+                (false, false) => format!("rank 1, stage 1, micro-batch {micro_batch}, forward"),
+                (false, true) => {
+                    format!("rank 1, stage 1, micro-batch {micro_batch}, recomputation")
+                }
+            };
+            assert!(error.contains(&place), "call {call}: {error}, not {place}");
             assert!(wrong_shape || error.contains("the layer fell over"), "{error}");
             assert!(bits(&pipeline.parameters().expect("parameters")) == before, "{error}");
             // The same pipeline goes on as one that never failed.
@@ -111,7 +123,7 @@ fn a_layer_that_panics_or_returns_a_wrong_shape() {
 }
 
 #[test]
-fn a_loss_that_panics_in_forward_or_backward_names_the_last_stage() {
+fn a_loss_that_panics_names_the_last_stage() {
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let model = Sequential::<Tensor<2>>::new()
         .push_module("a", |d| LinearConfig::new(3, 3).init(d), |m, x: Tensor<2>| m.forward(x))
@@ -136,6 +148,69 @@ fn a_loss_that_panics_in_forward_or_backward_names_the_last_stage() {
     assert!(error.contains("rank 1, stage 1, micro-batch 2, forward: panicked"), "{error}");
     assert!(bits(&pipeline.parameters().expect("parameters")) == before);
     pipeline.step(x, y).expect("a step");
+}
+
+/// Flex, but panics or fails at the end of the action that burns the fuse down, whichever it is.
+struct FragileFlex {
+    fuse: Arc<AtomicI64>,
+    panics: bool,
+}
+
+impl Backend for FragileFlex {
+    fn name(&self) -> &str {
+        "fragile"
+    }
+
+    fn devices(&self) -> Result<Vec<Device>, BackendError> {
+        Flex::new().devices()
+    }
+
+    fn flush(&self, _: &Device) -> Result<(), BackendError> {
+        if self.fuse.fetch_sub(1, Ordering::SeqCst) != 0 {
+            return Ok(());
+        }
+        assert!(!self.panics, "the device fell over");
+        Err(BackendError { backend: "fragile".to_owned(), reason: "the device is gone".to_owned() })
+    }
+}
+
+#[test]
+fn any_action_may_fail_or_panic() {
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let (x, y) = (common::floats([SAMPLES, 3]), common::floats([SAMPLES, 3]));
+    for panics in [false, true] {
+        let fuse = Arc::new(AtomicI64::new(i64::MAX));
+        let model = Sequential::<Tensor<2>>::new()
+            .push_module("a", |d| LinearConfig::new(3, 3).init(d), |m, x: Tensor<2>| m.forward(x))
+            .push_module("b", |d| LinearConfig::new(3, 3).init(d), |m, x: Tensor<2>| m.forward(x));
+        let mut pipeline = Pipeline::builder(model)
+            .backend(FragileFlex { fuse: Arc::clone(&fuse), panics })
+            .stages(2)
+            .micro_batches(SAMPLES)
+            .checkpoint(Always)
+            .optimizer(AdamConfig::new().init())
+            .learning_rate(1e-2)
+            .loss(MeanSquaredError)
+            .build()
+            .expect("a pipeline");
+        let before = bits(&pipeline.parameters().expect("parameters"));
+        let mut phases = std::collections::BTreeSet::new();
+        // Two stages run each micro-batch forward, again, and backward.
+        for action in 0..2 * 3 * SAMPLES as i64 {
+            fuse.store(action, Ordering::SeqCst);
+            let error = pipeline.step(x.clone(), y.clone()).expect_err("fails").to_string();
+            fuse.store(i64::MAX, Ordering::SeqCst);
+            let what = if panics { "the device fell over" } else { "the device is gone" };
+            assert!(error.contains(what), "{error}");
+            assert!(error.contains("rank ") && error.contains("micro-batch "), "{error}");
+            let known = ["forward", "recomputation", "backward"];
+            phases.extend(known.into_iter().filter(|p| error.contains(&format!(", {p}:"))));
+            assert!(bits(&pipeline.parameters().expect("parameters")) == before, "{error}");
+        }
+        assert_eq!(phases.len(), 3, "{phases:?}");
+        pipeline.step(x.clone(), y.clone()).expect("a step");
+    }
+    assert_eq!(threads(), 0);
 }
 
 /// An optimizer that panics on the parameter that burns its fuse down.
@@ -247,6 +322,10 @@ fn incomplete_and_impossible_pipelines_are_refused_with_advice() {
             .layer_costs(LayerCosts::Given(vec![1.0]))
             .build(),
         "give one for each",
+    );
+    refused(
+        Pipeline::builder(model()).backend(Flex::new()).layer_costs(LayerCosts::Flops).build(),
+        "layer `a` doesn't state its floating-point operations",
     );
     // Burn's autodiff has no halves of a backward.
     refused(

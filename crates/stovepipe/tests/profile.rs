@@ -9,7 +9,7 @@ use peak_alloc::PeakAlloc;
 use stovepipe::burn::optim::AdamConfig;
 use stovepipe::burn::tensor::{Int, Tensor};
 use stovepipe::prelude::*;
-use stovepipe::tune::{Cluster, Profile, Tuner};
+use stovepipe::tune::{Cluster, Profile, Time, Tuner};
 use stovepipe::{Builder, ProfileError, Profiling};
 
 #[global_allocator]
@@ -105,7 +105,40 @@ fn a_profile_feeds_the_tuner() {
         assert!((found - expected).abs() <= 1e-12 * expected, "{found} and {expected}");
     }
     let report = Tuner::new(&read, &Cluster::new(2)).batch(4).tune().expect("everything fits");
-    assert_eq!(report.best().sizes.iter().sum::<usize>(), 7);
+    assert_eq!(report.best().partition.layers(), 7);
+
+    // Every choice runs as it was chosen.
+    let train = |choice| {
+        let mut pipeline = builder().tune(choice).build().expect("a pipeline");
+        let (x, y) = batch(4, 0);
+        let done = pipeline.step(x, y).expect("a step");
+        assert_eq!(done.micro_batches, choice.configuration.micro_batches);
+        assert_eq!(pipeline.partition(), &choice.partition);
+        assert_eq!(done.timeline.ranks(), choice.configuration.ranks);
+        pipeline.parameters().expect("parameters").len()
+    };
+    assert!(report.choices.len() > 10);
+    for choice in &report.choices {
+        assert_eq!(train(choice), 19, "{}", choice.configuration);
+    }
+}
+
+#[test]
+fn layers_are_cut_by_what_was_measured() {
+    // As if the first layer took as long as all others together.
+    let measured = measure(&Profiling::new([2]).runs(1));
+    let layers = measured.layers().iter().enumerate().map(|(index, layer)| {
+        let mut layer = layer.clone();
+        for measurement in &mut layer.measurements {
+            measurement.forward = Time::exactly(if index == 0 { 6.0 } else { 1.0 });
+            measurement.backward = measurement.forward;
+        }
+        layer
+    });
+    let profile = Profile::new("uneven", layers.collect()).expect("valid");
+    let pipeline =
+        builder().layer_costs(profile.times(2).expect("measured")).build().expect("a pipeline");
+    assert_eq!(pipeline.partition().sizes(), [1, 6]);
 }
 
 #[test]

@@ -231,8 +231,8 @@ pub(crate) fn pipeline_of<const SPLITS: bool>(
     let ranks = (0..plan.ranks()).map(|rank| RankSetup {
         stages: plan
             .stages_of(rank)
-            .into_iter()
-            .map(|s| (s, Toy::new(s.index(), edges, weights[s.index()].clone())))
+            .iter()
+            .map(|&s| (s, Toy::new(s.index(), edges, weights[s.index()].clone())))
             .collect(),
         host: Box::new(ThreadHost),
     });

@@ -1,5 +1,5 @@
-//! DualPipeV: DualPipe cut in half, two stages on each rank in the shape of a V (DeepSeek-V3, arXiv
-//! 2412.19437, section 3.2.1; the half with each parameter stored once).
+//! DualPipeV: DualPipe (DeepSeek-V3, arXiv 2412.19437, section 3.2.1) cut in half, as its authors' code
+//! and Sea AI Lab describe it: two stages on each rank in the shape of a V, each parameter stored once.
 
 use super::row::Row;
 use super::row::Way::{Down, Up};
@@ -30,6 +30,7 @@ impl Schedule for DualPipeV {
 
     fn plan(&self, shape: Shape) -> Result<Plan, PlanError> {
         shape.check_chunks(self.name(), 2)?;
+        shape.check_actions(3)?;
         let Shape { ranks, micro_batches, .. } = shape;
         if micro_batches < 2 * ranks {
             return Err(PlanError::Unsupported {

@@ -9,8 +9,10 @@ use crate::{Compute, MicroBatch, Plan, PlanError, Schedule, Shape, Stage};
 /// rank 1 |  .  1F0 1F1 1F2
 /// ```
 ///
-/// Nothing is kept. With several chunks, stage `s` lives on rank `s % P`, as in the interleaved
-/// schedules, and each chunk takes up to P micro-batches in turn. Any P, V and M.
+/// Nothing is kept. Each rank idles (P−1)F, the time in which a pipeline fills and drains. With several
+/// chunks, stage `s` lives on rank `s % P`, as in the interleaved schedules, and each chunk takes up to
+/// P micro-batches in turn: with F for a whole rank and P dividing M, each rank idles (P−1)F/V. Any P, V
+/// and M.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ForwardOnly;
 
@@ -64,5 +66,42 @@ impl Schedule for ForwardOnly {
             }
             row
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{GPipe, Interleaved1F1B};
+
+    #[test]
+    fn grid() {
+        let plan = ForwardOnly.plan(Shape::new(2, 3)).expect("a plan");
+        let grid = "\
+rank 0 | 0F0 0F1 0F2  .
+rank 1 |  .  1F0 1F1 1F2
+";
+        assert_eq!(plan.to_string(), grid);
+        let plan = ForwardOnly.plan(Shape::new(2, 3).with_chunks(2)).expect("a plan");
+        let grid = "\
+rank 0 | 0F0 0F1 2F0 2F1 0F2  .  2F2  .
+rank 1 |  .  1F0 1F1 3F0 3F1 1F2  .  3F2
+";
+        assert_eq!(plan.to_string(), grid);
+    }
+
+    #[test]
+    fn takes_the_placement_of_a_training_plan() {
+        for (schedule, chunks) in [(&GPipe::default() as &dyn Schedule, 1), (&Interleaved1F1B, 2)] {
+            let training = schedule.plan(Shape::new(3, 6).with_chunks(chunks)).expect("a plan");
+            let plan = ForwardOnly::on_placement_of(&training, 4).expect("a plan");
+            assert_eq!(plan.placement(), training.placement());
+            assert_eq!(
+                plan,
+                ForwardOnly.plan(Shape::new(3, 4).with_chunks(chunks)).expect("a plan")
+            );
+        }
+        let training = GPipe::default().plan(Shape::new(2, 2)).expect("a plan");
+        assert!(ForwardOnly::on_placement_of(&training, 0).is_err());
     }
 }

@@ -15,9 +15,9 @@ use crate::{Compute, MicroBatch, Plan, PlanError, Schedule, Shape, Stage};
 /// (at least one) whose sizes differ by at most one. So M needn't be a multiple of P.
 ///
 /// With uniform costs, F and B for a whole rank, and P dividing M, each rank idles (P−1)(F+B)/V: the
-/// bubble is V times smaller than in 1F1B, for V times the messages. Rank 0 keeps VP+P−1 chunks'
-/// activations, each rank after it two fewer (never more than VM). Any P, V and M; with V = 1 it is
-/// 1F1B.
+/// bubble is V times smaller than in 1F1B, for V times the messages. With V ≥ 2, rank 0 keeps VP+P−1
+/// chunks' activations, each rank after it two fewer (never more than VM). Any P, V and M; with V = 1 it
+/// is 1F1B, whose rank r keeps P−r.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Interleaved1F1B;
 

@@ -24,6 +24,7 @@ impl Schedule for ZbH1 {
 
     fn plan(&self, shape: Shape) -> Result<Plan, PlanError> {
         shape.check_chunks(self.name(), 1)?;
+        shape.check_actions(3)?;
         let Shape { ranks, micro_batches, .. } = shape;
         Plan::new(Stage::first(ranks).map(|stage| {
             let rank = stage.index();

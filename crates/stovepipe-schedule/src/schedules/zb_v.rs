@@ -1,4 +1,4 @@
-//! ZB-V: two stages on each rank in the shape of a V, with split backwards (arXiv 2405.15362).
+//! ZB-V: two stages on each rank in the shape of a V, with split backwards (arXiv 2401.10241, section 6).
 
 use super::row::Row;
 use super::row::Way::{Down, Up};
@@ -15,10 +15,10 @@ use crate::{Plan, PlanError, Schedule, Shape};
 /// In the order of a rank: forwards down until the first comes back up; forwards on both ways in turn;
 /// forwards up with their backwards; then, over and over, one micro-batch down, one backward of each
 /// way, one micro-batch up; at the end the input gradients that others wait for, then the weight
-/// gradients. (Pipeline Parallelism with Controllable Memory, section 3.)
+/// gradients. (Zero Bubble Pipeline Parallelism, section 6.)
 ///
 /// With F = I = W for each chunk and M ≥ 2P−1, each rank idles P−1 of these times and keeps 2P chunks'
-/// activations, as much as 1F1B on its first rank. Two stages per rank, any P and M. It needs stages
+/// activations, as much as 1F1B on its first rank. Two stages per rank, any P and M up to a few thousand ranks. It needs stages
 /// that can split their backward.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ZbV;
@@ -34,10 +34,19 @@ impl Schedule for ZbV {
 
     fn plan(&self, shape: Shape) -> Result<Plan, PlanError> {
         shape.check_chunks(self.name(), 2)?;
+        shape.check_actions(3)?;
         let Shape { ranks, micro_batches, .. } = shape;
         // A short mini-batch is a long one whose last micro-batches are left out.
         let full = micro_batches.max(2 * ranks - 1);
-        Shape { micro_batches: full, ..shape }.check()?;
+        if (Shape { micro_batches: full, ..shape }).check_actions(3).is_err() {
+            return Err(PlanError::Unsupported {
+                schedule: self.name().to_owned(),
+                shape,
+                supported: format!(
+                    "so many ranks with {full} micro-batches or more, which is too large a plan"
+                ),
+            });
+        }
         Plan::new((0..ranks).map(|rank| {
             let mut row = Row::new(rank, ranks, micro_batches);
             for _ in 0..2 * (ranks - rank) - 1 {

@@ -1,8 +1,8 @@
 //! The model that is measured: pre-norm Transformer blocks on floats, mean squared error, plain SGD.
 
-use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
+use stovepipe::Builder;
 use stovepipe::burn;
 use stovepipe::burn::module::Module;
 use stovepipe::burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
@@ -13,47 +13,50 @@ use stovepipe::prelude::*;
 
 /// Sizes of the model and of its batch.
 #[derive(Args, Clone, Copy, Serialize)]
-pub(crate) struct Model {
+pub struct Model {
     /// Width of the model.
     #[arg(long, default_value_t = 256)]
-    pub(crate) dim: usize,
+    pub dim: usize,
     /// Attention heads in a block.
     #[arg(long, default_value_t = 4)]
-    pub(crate) heads: usize,
+    pub heads: usize,
     /// Transformer blocks.
     #[arg(long, default_value_t = 8)]
-    pub(crate) layers: usize,
+    pub layers: usize,
     /// Positions in a sequence.
     #[arg(long, default_value_t = 64)]
-    pub(crate) seq: usize,
+    pub seq: usize,
     /// Sequences in a mini-batch.
     #[arg(long, default_value_t = 32)]
-    pub(crate) batch: usize,
+    pub batch: usize,
+    /// Makes the blocks uneven: the hidden width of the first is that of the model, of the last eight
+    /// times as much.
+    #[arg(long)]
+    pub uneven: bool,
 }
 
 impl Model {
-    /// A pipeline of `stages` stages with one thread each.
-    pub(crate) fn pipeline(
-        self,
-        stages: usize,
-        micro_batches: usize,
-    ) -> Result<Pipeline<Tensor<3>, Tensor<3>, Tensor<3>>> {
-        let Self { dim, heads, layers, .. } = self;
-        let model = Sequential::<Tensor<3>>::new()
-            .repeat("blocks", layers, move |device| Block::new(dim, heads, device));
-        Ok(Pipeline::builder(model)
+    /// A pipeline of it on the processor with one thread for each rank, all else at its defaults.
+    #[must_use]
+    pub fn builder(self) -> Builder<Tensor<3>, Tensor<3>, Tensor<3>> {
+        let Self { dim, heads, layers, uneven, .. } = self;
+        let mut model = Sequential::<Tensor<3>>::new();
+        for layer in 0..layers {
+            let factor =
+                if uneven { 1 << (3 * layer / layers.max(2).saturating_sub(1)) } else { 4 };
+            let block = move |device: &Device| Block::new(dim, heads, factor * dim, device);
+            model = model.push(format!("blocks.{layer}"), block);
+        }
+        Pipeline::builder(model)
             .backend(Flex::new())
-            .stages(stages)
-            .micro_batches(micro_batches)
-            .schedule(OneFOneB)
             .optimizer(SgdConfig::new().init())
             .learning_rate(1e-3)
             .loss(MeanSquaredError)
-            .build()?)
     }
 
     /// Random inputs and targets of shape `[batch, seq, dim]`.
-    pub(crate) fn batch(self) -> (Tensor<3>, Tensor<3>) {
+    #[must_use]
+    pub fn batch(self) -> (Tensor<3>, Tensor<3>) {
         let device = Device::flex();
         let floats =
             || Tensor::random([self.batch, self.seq, self.dim], Distribution::Default, &device);
@@ -61,18 +64,18 @@ impl Model {
     }
 
     /// The arguments that make this model again.
-    pub(crate) fn arguments(self) -> Vec<String> {
-        let Self { dim, heads, layers, seq, batch } = self;
-        [
+    #[must_use]
+    pub fn arguments(self) -> Vec<String> {
+        let Self { dim, heads, layers, seq, batch, uneven } = self;
+        let sizes = [
             ("--dim", dim),
             ("--heads", heads),
             ("--layers", layers),
             ("--seq", seq),
             ("--batch", batch),
-        ]
-        .iter()
-        .flat_map(|(name, value)| [(*name).to_owned(), value.to_string()])
-        .collect()
+        ];
+        let sizes = sizes.into_iter().flat_map(|(name, size)| [name.to_owned(), size.to_string()]);
+        sizes.chain(uneven.then(|| "--uneven".to_owned())).collect()
     }
 }
 
@@ -89,7 +92,7 @@ struct Block {
 }
 
 impl Block {
-    fn new(dim: usize, heads: usize, device: &Device) -> Self {
+    fn new(dim: usize, heads: usize, hidden: usize, device: &Device) -> Self {
         let norm = || LayerNormConfig::new(dim).init(device);
         let linear = |from, to| LinearConfig::new(from, to).init(device);
         Self {
@@ -97,8 +100,8 @@ impl Block {
             qkv: linear(dim, 3 * dim),
             out: linear(dim, dim),
             norm_mlp: norm(),
-            up: linear(dim, 4 * dim),
-            down: linear(4 * dim, dim),
+            up: linear(dim, hidden),
+            down: linear(hidden, dim),
             heads,
         }
     }

@@ -1,0 +1,169 @@
+//! How well a step is predicted from its layers, measured one by one: an even and an uneven model on
+//! two stages, next to the prediction that divides one measurement of the whole batch.
+//! `cargo xtask bench prediction --backend flex` runs it.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Parser;
+use comfy_table::Table;
+use serde::Serialize;
+use stovepipe::Profiling;
+use stovepipe::prelude::*;
+use stovepipe::schedule::Shape;
+use stovepipe::tune::{Cluster, Configuration, LayerProfile, Measurement, Profile, Time, Tuner};
+use stovepipe_benches::report::{self, Machine};
+use stovepipe_benches::{Model, Seconds, timelines};
+
+/// Compares training steps on two stages with what the tuner predicts from a profile of the layers.
+///
+/// Every layer is measured at the size of each micro-batch, while another thread runs the same layer.
+/// The last column is what becomes of the prediction if only the whole batch is measured, and its time
+/// divided by the number of micro-batches.
+#[derive(Parser)]
+struct Arguments {
+    /// Numbers of micro-batches.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32])]
+    micro_batches: Vec<usize>,
+    /// Counted steps of each configuration; two more warm it up.
+    #[arg(long, default_value_t = 9)]
+    steps: usize,
+    /// Counted runs of each layer at each size; two more warm it up.
+    #[arg(long, default_value_t = 9)]
+    runs: usize,
+    #[command(flatten)]
+    model: Model,
+    /// Where the report goes; a relative path starts at the workspace's folder.
+    #[arg(long, value_name = "FILE", default_value = "target/bench/prediction.json")]
+    out: PathBuf,
+    /// Passed by `cargo bench`.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// The whole report.
+#[derive(Serialize)]
+struct Report {
+    backend: &'static str,
+    machine: Machine,
+    model: Model,
+    /// How many rows are predicted within a tenth.
+    within_a_tenth: usize,
+    rows: Vec<Row>,
+}
+
+/// A model and a number of micro-batches; times in seconds.
+#[derive(Serialize)]
+struct Row {
+    model: &'static str,
+    micro_batches: usize,
+    sizes: Vec<usize>,
+    measured: Seconds,
+    predicted: f64,
+    predicted_from_the_whole_batch: f64,
+}
+
+const RANKS: usize = 2;
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let mut rows = Vec::new();
+    for (name, uneven) in [("even", false), ("uneven", true)] {
+        rows.extend(rows_of(&arguments, name, Model { uneven, ..arguments.model })?);
+    }
+    print(&rows);
+    let within =
+        rows.iter().filter(|row| (row.predicted / row.measured.median - 1.0).abs() <= 0.1).count();
+    println!("{within} of {} are predicted within 10%", rows.len());
+    let report = Report {
+        backend: "flex",
+        machine: Machine::this()?,
+        model: arguments.model,
+        within_a_tenth: within,
+        rows,
+    };
+    report::write(&report, &arguments.out)
+}
+
+fn rows_of(arguments: &Arguments, name: &'static str, model: Model) -> Result<Vec<Row>> {
+    let mut sizes = Vec::new();
+    for &micro_batches in &arguments.micro_batches {
+        sizes.extend([model.batch / micro_batches, model.batch.div_ceil(micro_batches)]);
+    }
+    sizes.push(model.batch);
+    let (x, y) = model.batch();
+    let profiling = Profiling::new(sizes).runs(arguments.runs).busy_ranks(RANKS - 1);
+    let profile = model.builder().profile(&profiling, x, y)?;
+    let divided = divided(&profile)?;
+    let cluster = Cluster::new(RANKS);
+    let mut rows = Vec::new();
+    for &micro_batches in &arguments.micro_batches {
+        let configuration = Configuration::new(OneFOneB, Never, Shape::new(RANKS, micro_batches));
+        let cut = Minimax.partition(&profile.times(model.batch / micro_batches)?, RANKS)?;
+        let predict = |profile: &Profile| {
+            Tuner::new(profile, &cluster).batch(model.batch).predict(&configuration, &cut)
+        };
+        let choice = predict(&profile)?;
+        let mut pipeline = model.builder().tune(&choice).build()?;
+        let measured = Seconds::of(&timelines(&mut pipeline, model, arguments.steps)?);
+        eprintln!("{name}, M = {micro_batches}: {:.3} s", measured.median);
+        rows.push(Row {
+            model: name,
+            micro_batches,
+            sizes: cut.sizes(),
+            measured,
+            predicted: choice.seconds,
+            predicted_from_the_whole_batch: predict(&divided)?.seconds,
+        });
+    }
+    Ok(rows)
+}
+
+/// The profile as if only the largest size had been measured and every sample cost the same.
+fn divided(profile: &Profile) -> Result<Profile> {
+    let layers = profile.layers().iter().map(|layer| {
+        let whole = layer.measurements.last().copied();
+        let measurements = layer.measurements.iter().zip(whole.iter().cycle());
+        let scaled = measurements.map(|(own, whole)| {
+            let part = own.samples as f64 / whole.samples as f64;
+            let time = |time: Time| Time::exactly(part * time.median);
+            Measurement {
+                forward: time(whole.forward),
+                recompute: time(whole.recompute),
+                backward: time(whole.backward),
+                ..*own
+            }
+        });
+        LayerProfile { measurements: scaled.collect(), ..layer.clone() }
+    });
+    Ok(Profile::new(profile.device(), layers.collect())?)
+}
+
+fn print(rows: &[Row]) {
+    let mut table = Table::new();
+    table.set_header([
+        "model",
+        "micro-batches",
+        "layers",
+        "measured",
+        "predicted",
+        "error",
+        "from the whole batch",
+        "error",
+    ]);
+    for row in rows {
+        let error =
+            |predicted: f64| format!("{:+.1}%", 100.0 * (predicted / row.measured.median - 1.0));
+        table.add_row([
+            row.model.to_owned(),
+            row.micro_batches.to_string(),
+            format!("{:?}", row.sizes),
+            format!("{:.3} s ± {:.3}", row.measured.median, row.measured.spread / 2.0),
+            format!("{:.3} s", row.predicted),
+            error(row.predicted),
+            format!("{:.3} s", row.predicted_from_the_whole_batch),
+            error(row.predicted_from_the_whole_batch),
+        ]);
+    }
+    println!("{table}");
+}

@@ -1,0 +1,49 @@
+//! Where the figures go, and what they were measured on.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+/// What the figures were measured on.
+#[derive(Serialize)]
+pub struct Machine {
+    processors: usize,
+    system: &'static str,
+    architecture: &'static str,
+    version: &'static str,
+}
+
+impl Machine {
+    /// This one.
+    ///
+    /// # Errors
+    ///
+    /// If the system doesn't say how many processors there are.
+    pub fn this() -> Result<Self> {
+        Ok(Self {
+            processors: std::thread::available_parallelism()?.get(),
+            system: std::env::consts::OS,
+            architecture: std::env::consts::ARCH,
+            version: env!("CARGO_PKG_VERSION"),
+        })
+    }
+}
+
+/// Writes a report as JSON and says where; a relative path starts at the workspace's folder, as Cargo
+/// runs benchmarks in their package's.
+///
+/// # Errors
+///
+/// If it can't be written.
+pub fn write(report: &impl Serialize, path: &Path) -> Result<()> {
+    let out = Path::new("..").join(path);
+    if let Some(folder) = out.parent() {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("{} can't be made", folder.display()))?;
+    }
+    std::fs::write(&out, serde_json::to_string_pretty(report)?)
+        .with_context(|| format!("{} can't be written", out.display()))?;
+    println!("\nThe report is in {}", path.display());
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! Whether the tuner chooses well: everything it may choose from is run, and its choice compared with
+//! the best of all. `cargo xtask bench tuning --backend flex` runs it.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use comfy_table::Table;
+use indicatif::{ProgressBar, ProgressIterator};
+use serde::Serialize;
+use stovepipe::Profiling;
+use stovepipe::tune::{Choice, Cluster, Tuner};
+use stovepipe_benches::report::{self, Machine};
+use stovepipe_benches::{Model, Running, Seconds, timelines};
+
+/// Runs every configuration that the tuner weighs, and compares its choice with the fastest.
+///
+/// The fastest of many measured ones is partly the luckiest. So the choice and the fastest are measured
+/// again at the end, in turn, and that is what is compared.
+#[derive(Parser)]
+struct Arguments {
+    /// Ranks that there are, with one thread each.
+    #[arg(long, default_value_t = 2)]
+    ranks: usize,
+    /// Counted steps of each configuration; two more warm it up.
+    #[arg(long, default_value_t = 5)]
+    steps: usize,
+    /// Rounds of the final comparison.
+    #[arg(long, default_value_t = 8)]
+    rounds: usize,
+    #[command(flatten)]
+    model: Model,
+    /// Where the report goes; a relative path starts at the workspace's folder.
+    #[arg(long, value_name = "FILE", default_value = "target/bench/tuning.json")]
+    out: PathBuf,
+    /// Passed by `cargo bench`.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// The whole report; times in seconds.
+#[derive(Serialize)]
+struct Report {
+    backend: &'static str,
+    machine: Machine,
+    model: Model,
+    /// The tuner's choice, measured again.
+    chosen: Row,
+    /// The fastest of all that was run, measured again.
+    fastest: Row,
+    /// All that was run, the order of the tuner.
+    rows: Vec<Row>,
+}
+
+/// A configuration, what it was predicted to take, and what it took.
+#[derive(Clone, Serialize)]
+struct Row {
+    #[serde(flatten)]
+    choice: Choice,
+    measured: Seconds,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let model = arguments.model;
+    let sizes = std::iter::successors(Some(model.batch), |size| Some(size / 2));
+    let sizes: Vec<usize> = sizes.take_while(|&size| size > 0).collect();
+    let (x, y) = model.batch();
+    let profiling = Profiling::new(sizes).busy_ranks(arguments.ranks - 1);
+    let profile = model.builder().profile(&profiling, x, y)?;
+    let cluster = Cluster::new(arguments.ranks);
+    let tuned = Tuner::new(&profile, &cluster).batch(model.batch).tune()?;
+
+    let bar = ProgressBar::new(tuned.choices.len() as u64);
+    let mut rows = Vec::new();
+    for choice in tuned.choices.iter().progress_with(bar) {
+        let mut pipeline = pipeline(model, choice)?;
+        let measured = Seconds::of(&timelines(&mut pipeline, model, arguments.steps)?);
+        rows.push(Row { choice: choice.clone(), measured });
+    }
+    let fastest = rows.iter().min_by(|a, b| a.measured.median.total_cmp(&b.measured.median));
+    let (chosen, fastest) = again(&arguments, &rows[0], fastest.context("nothing was run")?)?;
+
+    print(&rows, &chosen, &fastest);
+    let behind = chosen.measured.median / fastest.measured.median - 1.0;
+    let spread = chosen.measured.spread.max(fastest.measured.spread) / fastest.measured.median;
+    println!(
+        "of {} configurations the tuner chose: {}\nthe fastest: {}\nthe choice takes {:+.1}%; \
+         the spread of a step is {:.1}%",
+        rows.len(),
+        chosen.choice.configuration,
+        fastest.choice.configuration,
+        100.0 * behind,
+        100.0 * spread
+    );
+    let report =
+        Report { backend: "flex", machine: Machine::this()?, model, chosen, fastest, rows };
+    report::write(&report, &arguments.out)
+}
+
+fn pipeline(model: Model, choice: &Choice) -> Result<Running> {
+    Ok(model.builder().tune(choice).build()?)
+}
+
+/// Measures both again, in turn.
+fn again(arguments: &Arguments, chosen: &Row, fastest: &Row) -> Result<(Row, Row)> {
+    let mut steps = [Vec::new(), Vec::new()];
+    for _ in 0..arguments.rounds {
+        for (steps, row) in steps.iter_mut().zip([chosen, fastest]) {
+            let mut pipeline = pipeline(arguments.model, &row.choice)?;
+            steps.extend(timelines(&mut pipeline, arguments.model, arguments.steps)?);
+        }
+    }
+    let of = |row: &Row, steps| Row { choice: row.choice.clone(), measured: Seconds::of(steps) };
+    Ok((of(chosen, &steps[0]), of(fastest, &steps[1])))
+}
+
+fn print(rows: &[Row], chosen: &Row, fastest: &Row) {
+    const SHOWN: usize = 10;
+    let mut table = Table::new();
+    table.set_header(["", "configuration", "layers", "predicted", "measured"]);
+    let mut add = |what: &str, row: &Row| {
+        table.add_row([
+            what.to_owned(),
+            row.choice.configuration.to_string(),
+            row.choice.partition.to_string(),
+            format!("{:.3} s", row.choice.seconds),
+            format!("{:.3} s ± {:.3}", row.measured.median, row.measured.spread / 2.0),
+        ]);
+    };
+    for (place, row) in rows.iter().take(SHOWN).enumerate() {
+        add(&(place + 1).to_string(), row);
+    }
+    add("chosen, again", chosen);
+    add("fastest, again", fastest);
+    println!("{table}");
+}
