@@ -17,9 +17,10 @@ use stovepipe_benches::{Model, Seconds, timelines};
 
 /// Compares training steps on two stages with what the tuner predicts from a profile of the layers.
 ///
-/// Every layer is measured at the size of each micro-batch, while another thread runs the same layer.
-/// The last column is what becomes of the prediction if only the whole batch is measured, and its time
-/// divided by the number of micro-batches.
+/// Layers are measured at the size that the micro-batches have, while another thread runs the same
+/// layers. Machines change their speed from minute to minute, so that it is done right before and right
+/// after the steps, and the mean of both predictions counts. The last column is what becomes of the
+/// prediction if only the whole batch is measured, and its time divided by the number of micro-batches.
 #[derive(Parser)]
 struct Arguments {
     /// Numbers of micro-batches.
@@ -86,57 +87,66 @@ fn main() -> Result<()> {
 }
 
 fn rows_of(arguments: &Arguments, name: &'static str, model: Model) -> Result<Vec<Row>> {
-    let mut sizes = Vec::new();
-    for &micro_batches in &arguments.micro_batches {
-        sizes.extend([model.batch / micro_batches, model.batch.div_ceil(micro_batches)]);
-    }
-    sizes.push(model.batch);
-    let (x, y) = model.batch();
-    let profiling = Profiling::new(sizes).runs(arguments.runs).busy_ranks(RANKS - 1);
-    let profile = model.builder().profile(&profiling, x, y)?;
-    let divided = divided(&profile)?;
     let cluster = Cluster::new(RANKS);
+    let whole = profile(arguments, model, &[model.batch])?;
     let mut rows = Vec::new();
     for &micro_batches in &arguments.micro_batches {
+        let (small, large) = (model.batch / micro_batches, model.batch.div_ceil(micro_batches));
+        let measure = || profile(arguments, model, &[small, large]);
         let configuration = Configuration::new(OneFOneB, Never, Shape::new(RANKS, micro_batches));
-        let cut = Minimax.partition(&profile.times(model.batch / micro_batches)?, RANKS)?;
+        let before = measure()?;
+        let cut = Minimax.partition(&before.times(small)?, RANKS)?;
         let predict = |profile: &Profile| {
             Tuner::new(profile, &cluster).batch(model.batch).predict(&configuration, &cut)
         };
-        let choice = predict(&profile)?;
+        let choice = predict(&before)?;
         let mut pipeline = model.builder().tune(&choice).build()?;
         let measured = Seconds::of(&timelines(&mut pipeline, model, arguments.steps)?);
-        eprintln!("{name}, M = {micro_batches}: {:.3} s", measured.median);
+        drop(pipeline);
+        let after = measure()?;
+        let mean = |a: f64, b: f64| f64::midpoint(a, b);
         rows.push(Row {
             model: name,
             micro_batches,
             sizes: cut.sizes(),
             measured,
-            predicted: choice.seconds,
-            predicted_from_the_whole_batch: predict(&divided)?.seconds,
+            predicted: mean(choice.seconds, predict(&after)?.seconds),
+            predicted_from_the_whole_batch: predict(&divided(&whole, &[small, large])?)?.seconds,
         });
+        eprintln!("{name}, M = {micro_batches}: {:.3} s", measured.median);
     }
     Ok(rows)
 }
 
-/// The profile as if only the largest size had been measured and every sample cost the same.
-fn divided(profile: &Profile) -> Result<Profile> {
-    let layers = profile.layers().iter().map(|layer| {
-        let whole = layer.measurements.last().copied();
-        let measurements = layer.measurements.iter().zip(whole.iter().cycle());
-        let scaled = measurements.map(|(own, whole)| {
-            let part = own.samples as f64 / whole.samples as f64;
+fn profile(arguments: &Arguments, model: Model, sizes: &[usize]) -> Result<Profile> {
+    let profiling = Profiling::new(sizes)
+        .runs(arguments.runs)
+        .together(model.layers.div_ceil(RANKS))
+        .busy_ranks(RANKS - 1);
+    let (x, y) = model.batch();
+    Ok(model.builder().profile(&profiling, x, y)?)
+}
+
+/// What a profile of these sizes would be if every sample cost what it does in the whole batch.
+fn divided(whole: &Profile, sizes: &[usize]) -> Result<Profile> {
+    let layers = whole.layers().iter().map(|layer| {
+        let whole = &layer.measurements[0];
+        let at = |&samples: &usize| {
+            let part = samples as f64 / whole.samples as f64;
             let time = |time: Time| Time::exactly(part * time.median);
             Measurement {
+                samples,
                 forward: time(whole.forward),
                 recompute: time(whole.recompute),
                 backward: time(whole.backward),
-                ..*own
+                ..*whole
             }
-        });
-        LayerProfile { measurements: scaled.collect(), ..layer.clone() }
+        };
+        let mut measurements: Vec<Measurement> = sizes.iter().map(at).collect();
+        measurements.dedup_by_key(|measurement| measurement.samples);
+        LayerProfile { measurements, ..layer.clone() }
     });
-    Ok(Profile::new(profile.device(), layers.collect())?)
+    Ok(Profile::new(whole.device(), layers.collect())?)
 }
 
 fn print(rows: &[Row]) {

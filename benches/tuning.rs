@@ -66,7 +66,9 @@ fn main() -> Result<()> {
     let sizes = std::iter::successors(Some(model.batch), |size| Some(size / 2));
     let sizes: Vec<usize> = sizes.take_while(|&size| size > 0).collect();
     let (x, y) = model.batch();
-    let profiling = Profiling::new(sizes).busy_ranks(arguments.ranks - 1);
+    let profiling = Profiling::new(sizes)
+        .together(model.layers.div_ceil(arguments.ranks))
+        .busy_ranks(arguments.ranks - 1);
     let profile = model.builder().profile(&profiling, x, y)?;
     let cluster = Cluster::new(arguments.ranks);
     let tuned = Tuner::new(&profile, &cluster).batch(model.batch).tune()?;

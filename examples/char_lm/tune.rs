@@ -15,6 +15,7 @@ use stovepipe::tune::{Choice, Cluster, Profile, Report, Tuner};
 use crate::Builder;
 use crate::arguments::Arguments;
 use crate::corpus::Corpus;
+use crate::model;
 
 /// Counts the bytes that are allocated, to know what layers keep.
 #[global_allocator]
@@ -33,15 +34,16 @@ pub(crate) fn measure(
         .take_while(|&size| size < arguments.batch)
         .collect();
     sizes.push(arguments.batch);
-    let bar = ProgressBar::new(0);
+    let layers = model::language_model(corpus.vocabulary(), arguments).len();
+    let bar = ProgressBar::new(layers as u64);
     let style = ProgressStyle::with_template("measuring {msg} {bar:30} {pos}/{len}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     let shown = bar.clone();
     let profiling = Profiling::new(sizes)
+        .together(layers.div_ceil(arguments.stages))
         .busy_ranks(arguments.stages - 1)
         .live_bytes(|| ALLOCATOR.current_usage() as u64)
-        .progress(move |layer, number, of| {
-            shown.set_length(of as u64);
+        .progress(move |layer, number, _| {
             shown.set_position(number as u64);
             shown.set_message(layer.to_owned());
         });

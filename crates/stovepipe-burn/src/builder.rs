@@ -61,7 +61,7 @@ pub struct Builder<I, O, T = NoLoss> {
     pub(crate) rates: Option<ModuleLrScheduler>,
     pub(crate) loss: Option<Arc<ErasedLoss>>,
     pub(crate) seed: u64,
-    stage_updates: bool,
+    pub(crate) stage_updates: bool,
     target: PhantomData<fn(T)>,
 }
 

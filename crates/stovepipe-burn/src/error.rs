@@ -201,18 +201,18 @@ pub enum ProfileError {
         samples: usize,
     },
     /// A layer failed.
-    #[error("measuring layer `{layer}` failed: {source}")]
+    #[error("measuring the layers {layers} failed: {source}")]
     Layer {
-        /// The layer.
-        layer: String,
+        /// The layers that were measured together.
+        layers: String,
         /// Why it failed.
         source: StageError,
     },
     /// A layer panicked.
-    #[error("layer `{layer}` panicked while it was measured: its message stands above")]
+    #[error("one of the layers {layers} panicked while it was measured: its message stands above")]
     Panicked {
-        /// The layer.
-        layer: String,
+        /// The layers that were measured together.
+        layers: String,
     },
     /// What was measured makes no profile.
     #[error(transparent)]

@@ -2,7 +2,7 @@
 //! be run. What is made of it is the business of `stovepipe-tune`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Instant;
 
@@ -26,13 +26,15 @@ type Progress = dyn Fn(&str, usize, usize) + Send + Sync;
 
 /// How layers are measured.
 ///
-/// Every layer is run on its own, forward and backward, in turn at each size. The times are medians over
-/// several runs, after some that aren't counted, each until the device is done.
+/// A few neighbouring layers at a time are run forward and backward as a stage would run them, and each
+/// layer's part is timed, at each size. The times are medians over several runs, after some that aren't
+/// counted, each until the device is done.
 #[derive(Clone)]
 pub struct Profiling {
     sizes: Vec<usize>,
     runs: usize,
     warm_up: usize,
+    together: usize,
     busy: usize,
     live_bytes: Option<Arc<LiveBytes>>,
     progress: Option<Arc<Progress>>,
@@ -45,7 +47,7 @@ impl Profiling {
         let mut sizes = sizes.into();
         sizes.sort_unstable();
         sizes.dedup();
-        Self { sizes, runs: 7, warm_up: 2, busy: 0, live_bytes: None, progress: None }
+        Self { sizes, runs: 7, warm_up: 2, together: 4, busy: 0, live_bytes: None, progress: None }
     }
 
     /// How many runs are counted: 7 unless said otherwise, at least 1.
@@ -60,8 +62,16 @@ impl Profiling {
         Self { warm_up, ..self }
     }
 
-    /// Keeps this many further ranks busy with the same layer meanwhile. A layer that has caches and
-    /// memory to itself is faster than it will be in a pipeline.
+    /// How many neighbouring layers are made and run at a time: 4 unless said otherwise, at least 1;
+    /// best as many as a stage will hold. A layer that runs alone, over and over, finds its parameters in
+    /// the cache.
+    #[must_use]
+    pub fn together(self, layers: usize) -> Self {
+        Self { together: layers.max(1), ..self }
+    }
+
+    /// Keeps this many further ranks busy with the same layers at the same size meanwhile. Layers that have caches and
+    /// memory to themselves are faster than they will be in a pipeline.
     #[must_use]
     pub fn busy_ranks(self, ranks: usize) -> Self {
         Self { busy: ranks, ..self }
@@ -86,8 +96,8 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
     /// Measures the model's layers on the backend's first device, with the first samples of a batch. The
     /// loss counts as a part of the last layer.
     ///
-    /// One layer is made at a time, and thrown away: whatever is built afterwards starts as if nothing
-    /// had been measured.
+    /// Layers are made a few at a time, and thrown away: whatever is built afterwards starts as if
+    /// nothing had been measured.
     ///
     /// # Errors
     ///
@@ -121,17 +131,21 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
         let optimizer = self.optimizer.clone().unwrap_or_else(|| SgdConfig::new().init());
         let mut rates = self.rates.clone().unwrap_or_else(|| ModuleLrScheduler::new(1e-3));
         let rate = rates.step();
-        let bench = Bench { backend, device, seed: self.seed, optimizer, rate, profiling };
+        let stage_updates = self.stage_updates;
+        let bench =
+            Bench { backend, device, seed: self.seed, optimizer, rate, stage_updates, profiling };
         let count = self.model.layers.len();
         let mut layers = Vec::with_capacity(count);
-        for (index, blueprint) in self.model.layers.iter().enumerate() {
+        for blueprints in self.model.layers.chunks(profiling.together) {
             if let Some(progress) = &profiling.progress {
-                progress(&blueprint.name, index + 1, count);
+                for (blueprint, number) in blueprints.iter().zip(layers.len() + 1..) {
+                    progress(&blueprint.name, number, count);
+                }
             }
-            let last = index + 1 == count;
-            let loss = last.then(|| (Arc::clone(&loss), targets.clone()));
-            let (layer, outputs) = bench.measure(blueprint, index == 0, values, loss)?;
-            layers.push(layer);
+            let is_last = layers.len() + blueprints.len() == count;
+            let loss = is_last.then(|| (Arc::clone(&loss), targets.clone()));
+            let (measured, outputs) = bench.measure(blueprints, layers.is_empty(), values, loss)?;
+            layers.extend(measured);
             values = outputs;
         }
         let name = format!("{} {:?}", bench.backend.name(), bench.device);
@@ -146,6 +160,7 @@ struct Bench<'a> {
     seed: u64,
     optimizer: ModuleOptimizer,
     rate: ModuleLearningRate,
+    stage_updates: bool,
     profiling: &'a Profiling,
 }
 
@@ -155,24 +170,23 @@ type Values = Vec<Vec<Box<dyn Part>>>;
 type LossAndTargets = Option<(Arc<ErasedLoss>, Vec<Packet>)>;
 
 impl Bench<'_> {
-    /// Measures one layer, and returns what it makes of its inputs.
+    /// Measures neighbouring layers, and returns what they make of their inputs.
     fn measure(
         &self,
-        blueprint: &Blueprint,
+        blueprints: &[Blueprint],
         is_first: bool,
         inputs: Values,
         loss: LossAndTargets,
-    ) -> Result<(LayerProfile, Values), ProfileError> {
-        let name = blueprint.name.to_string();
+    ) -> Result<(Vec<LayerProfile>, Values), ProfileError> {
         let context =
             MakeContext { seed: self.seed, device: &self.device, optimizer: &self.optimizer };
         let subject = || Subject {
-            cell: (blueprint.make)(&context),
-            name: name.clone(),
+            cells: blueprints.iter().map(|blueprint| (blueprint.make)(&context)).collect(),
             device: self.device.clone(),
             is_first,
             inputs: inputs.iter().map(|parts| copied(parts)).collect(),
             loss: loss.clone(),
+            stage_updates: self.stage_updates,
         };
         let mut others = Others::default();
         for rank in 1..=self.profiling.busy {
@@ -182,19 +196,31 @@ impl Bench<'_> {
         let host = self.backend.host(0).map_err(BuildError::from)?;
         let (mut subject, profiling, rate) = (subject(), self.profiling.clone(), self.rate.clone());
         let measured = start(host, move || {
-            let mut measured = subject.measure(&profiling, &rate)?;
+            let (mut layers, mut made) = subject.measure(&profiling, &rate, &others.index)?;
             drop(others);
             if let Some(live_bytes) = &profiling.live_bytes {
-                for (index, measurement) in measured.0.measurements.iter_mut().enumerate() {
-                    measurement.activation_bytes = Some(subject.kept(index, &**live_bytes)?);
+                for (layer, profile) in layers.iter_mut().enumerate() {
+                    for (index, measurement) in profile.measurements.iter_mut().enumerate() {
+                        let inputs = match layer.checked_sub(1) {
+                            Some(before) => &made[before][index],
+                            None => &subject.inputs[index],
+                        };
+                        let inputs = copied(inputs);
+                        let kept = subject.kept(layer, inputs, &**live_bytes)?;
+                        measurement.activation_bytes = Some(kept);
+                    }
                 }
             }
-            Ok(measured)
+            Ok((layers, made.pop().unwrap_or_default()))
         });
+        let names = || {
+            let names: Vec<&str> = blueprints.iter().map(|blueprint| &*blueprint.name).collect();
+            names.join(", ")
+        };
         match measured.finish() {
             Some(Ok(measured)) => Ok(measured),
-            Some(Err(source)) => Err(ProfileError::Layer { layer: name, source }),
-            None => Err(ProfileError::Panicked { layer: name }),
+            Some(Err(source)) => Err(ProfileError::Layer { layers: names(), source }),
+            None => Err(ProfileError::Panicked { layers: names() }),
         }
     }
 }
@@ -226,19 +252,22 @@ impl<R> Started<R> {
     }
 }
 
-/// Threads that run the same layer meanwhile; they end when this is dropped.
+/// Threads that run the same layers at the same size meanwhile; they end when this is dropped.
 #[derive(Default)]
 struct Others {
     stop: Arc<AtomicBool>,
+    /// Which size is measured.
+    index: Arc<AtomicUsize>,
     threads: Vec<Started<()>>,
 }
 
 impl Others {
     fn start(&mut self, host: Box<dyn Host>, mut subject: Subject) {
-        let stop = Arc::clone(&self.stop);
+        let (stop, index) = (Arc::clone(&self.stop), Arc::clone(&self.index));
         self.threads.push(start(host, move || {
-            let largest = subject.inputs.len() - 1;
-            while !stop.load(Ordering::Relaxed) && subject.run(largest, Phase::Train).is_ok() {}
+            while !stop.load(Ordering::Relaxed)
+                && subject.run(index.load(Ordering::Relaxed)).is_ok()
+            {}
         }));
     }
 }
@@ -252,144 +281,225 @@ impl Drop for Others {
     }
 }
 
-/// A layer under measurement.
+/// Neighbouring layers under measurement.
 struct Subject {
-    cell: Box<dyn Cell>,
-    name: String,
+    cells: Vec<Box<dyn Cell>>,
     device: Device,
     is_first: bool,
+    /// Of the first of them.
     inputs: Values,
+    /// Behind the last of them.
     loss: LossAndTargets,
+    stage_updates: bool,
 }
 
-/// One forward and one backward.
-struct Run {
-    forward: f64,
-    backward: f64,
-    outputs: Vec<Box<dyn Part>>,
+/// One forward of all layers.
+struct Forwards {
+    /// Seconds of each layer.
+    seconds: Vec<f64>,
+    tapes: Vec<Tape>,
+    /// What each layer returned.
+    outputs: Vec<Vec<Box<dyn Part>>>,
+    loss: Option<LossTape>,
+}
+
+/// Seconds of one layer at one size, run by run.
+#[derive(Default)]
+struct Times {
+    forward: Vec<f64>,
+    recompute: Vec<f64>,
+    backward: Vec<f64>,
 }
 
 impl Subject {
+    /// What each layer takes and needs but for activations, and what each returned at each size.
     fn measure(
         &mut self,
         profiling: &Profiling,
         rate: &ModuleLearningRate,
-    ) -> Result<(LayerProfile, Values), StageError> {
-        let mut measurements = Vec::with_capacity(self.inputs.len());
-        let mut outputs = Vec::with_capacity(self.inputs.len());
+        current: &AtomicUsize,
+    ) -> Result<(Vec<LayerProfile>, Vec<Values>), StageError> {
+        let layers = self.cells.len();
+        let mut measurements: Vec<Vec<Measurement>> = (0..layers).map(|_| Vec::new()).collect();
+        let mut made: Vec<Values> = (0..layers).map(|_| Vec::new()).collect();
         for (index, &samples) in profiling.sizes.iter().enumerate() {
+            current.store(index, Ordering::Relaxed);
             for _ in 0..profiling.warm_up {
-                self.run(index, Phase::Train)?;
+                self.run(index)?;
             }
-            let (mut forward, mut backward, mut recompute) = (Vec::new(), Vec::new(), Vec::new());
-            let mut made = Vec::new();
+            let mut times: Vec<Times> = (0..layers).map(|_| Times::default()).collect();
+            let mut outputs = Vec::new();
             for _ in 0..profiling.runs {
-                let run = self.run(index, Phase::Train)?;
-                forward.push(run.forward);
-                backward.push(run.backward);
-                recompute.push(self.run(index, Phase::Recompute)?.forward);
-                made = run.outputs;
+                let (forward, backward, returned) = self.run(index)?;
+                let recompute = self.forwards(index, Phase::Recompute)?.seconds;
+                for (layer, times) in times.iter_mut().enumerate() {
+                    times.forward.push(forward[layer]);
+                    times.recompute.push(recompute[layer]);
+                    times.backward.push(backward[layer]);
+                }
+                outputs = returned;
             }
-            measurements.push(Measurement {
-                samples,
-                forward: time(forward),
-                recompute: time(recompute),
-                backward: time(backward),
-                input_bytes: bytes(&self.inputs[index]),
-                output_bytes: bytes(&made),
-                activation_bytes: None,
-            });
-            outputs.push(made);
+            let mut input_bytes = bytes(&self.inputs[index]);
+            for (layer, (times, outputs)) in times.into_iter().zip(outputs).enumerate() {
+                let output_bytes = bytes(&outputs);
+                measurements[layer].push(Measurement {
+                    samples,
+                    forward: time(times.forward),
+                    recompute: time(times.recompute),
+                    backward: time(times.backward),
+                    input_bytes,
+                    output_bytes,
+                    activation_bytes: None,
+                });
+                made[layer].push(outputs);
+                input_bytes = output_bytes;
+            }
         }
-        let largest = self.inputs.len() - 1;
-        let (mut update, mut optimizer_bytes) = (Vec::new(), 0);
-        for _ in 0..profiling.runs {
-            self.run(largest, Phase::Train)?;
-            let start = Instant::now();
-            self.cell.stage_update(rate, 1.0)?;
-            self.sync()?;
-            update.push(start.elapsed().as_secs_f64());
-            optimizer_bytes = self.cell.staged_state_bytes();
-            self.cell.abandon();
+        let updates = self.updates(profiling.runs, rate)?;
+        self.run(self.inputs.len() - 1)?;
+        let mut optimizer_bytes = Vec::with_capacity(layers);
+        for cell in &mut self.cells {
+            cell.stage_update(rate, 1.0)?;
+            optimizer_bytes.push(cell.staged_state_bytes());
+            cell.abandon();
         }
-        self.run(largest, Phase::Train)?;
+        self.run(self.inputs.len() - 1)?;
         let of_host = |data: std::collections::BTreeMap<_, burn::tensor::TensorData>| {
             data.values().map(|data| data.as_bytes().len() as u64).sum()
         };
-        let layer = LayerProfile {
-            name: self.name.clone(),
-            parameter_bytes: of_host(self.cell.parameters()),
-            gradient_bytes: of_host(self.cell.take_gradients(1.0)),
-            optimizer_bytes,
-            update: time(update),
-            measurements,
-        };
-        Ok((layer, outputs))
+        let measured = self.cells.iter_mut().zip(measurements).zip(updates).zip(optimizer_bytes);
+        let profiles =
+            measured.map(|(((cell, measurements), update), optimizer_bytes)| LayerProfile {
+                name: cell.name().to_owned(),
+                parameter_bytes: of_host(cell.parameters()),
+                gradient_bytes: of_host(cell.take_gradients(1.0)),
+                optimizer_bytes,
+                update: time(update),
+                measurements,
+            });
+        Ok((profiles.collect(), made))
     }
 
-    /// Runs the layer once, and the loss behind it if it is the last.
-    fn run(&mut self, index: usize, phase: Phase) -> Result<Run, StageError> {
-        let start = Instant::now();
-        let (outputs, tape) = self.forward(index, phase)?;
-        let loss = match &self.loss {
-            Some((loss, targets)) => {
-                let target = targets[index].clone().settle(&self.device);
-                Some(LossTape::record(&**loss, copied(&outputs), target)?.0)
+    /// Seconds of each layer's updates. They move its parameters: to be done last.
+    fn updates(
+        &mut self,
+        runs: usize,
+        rate: &ModuleLearningRate,
+    ) -> Result<Vec<Vec<f64>>, StageError> {
+        let mut updates: Vec<Vec<f64>> = self.cells.iter().map(|_| Vec::new()).collect();
+        for _ in 0..runs {
+            self.run(self.inputs.len() - 1)?;
+            for (cell, seconds) in self.cells.iter_mut().zip(&mut updates) {
+                let start = Instant::now();
+                if self.stage_updates {
+                    cell.stage_update(rate, 1.0)?;
+                }
+                cell.commit(rate, 1.0)?;
+                sync(&self.device)?;
+                seconds.push(start.elapsed().as_secs_f64());
+                cell.abandon();
             }
-            None => None,
-        };
-        self.sync()?;
-        let forward = start.elapsed().as_secs_f64();
-
-        let start = Instant::now();
-        let gradients = match loss {
-            Some(tape) => tape.backward(),
-            // Any values will do for time: the outputs have the right shapes.
-            None => copied(&outputs).into_iter().map(Some).collect(),
-        };
-        self.cell.backward(tape, gradients)?;
-        self.sync()?;
-        Ok(Run { forward, backward: start.elapsed().as_secs_f64(), outputs })
+        }
+        Ok(updates)
     }
 
-    /// The bytes that are kept between forward and backward, the input included.
-    fn kept(&mut self, index: usize, live_bytes: &LiveBytes) -> Result<u64, StageError> {
-        self.sync()?;
+    /// Runs forward and backward once: the seconds of each layer, and what each returned.
+    #[expect(clippy::type_complexity, reason = "three lists, one entry for each layer")]
+    fn run(
+        &mut self,
+        index: usize,
+    ) -> Result<(Vec<f64>, Vec<f64>, Vec<Vec<Box<dyn Part>>>), StageError> {
+        let Forwards { seconds: forward, tapes, outputs, mut loss } =
+            self.forwards(index, Phase::Train)?;
+        // Any values will do for time: the outputs have the right shapes.
+        let mut gradients: Vec<_> =
+            outputs.last().map(|parts| copied(parts)).into_iter().flatten().map(Some).collect();
+        let mut backward = Vec::with_capacity(self.cells.len());
+        for (cell, tape) in self.cells.iter_mut().zip(tapes).rev() {
+            let start = Instant::now();
+            if let Some(loss) = loss.take() {
+                gradients = loss.backward();
+            }
+            gradients = cell.backward(tape, gradients)?;
+            sync(&self.device)?;
+            backward.push(start.elapsed().as_secs_f64());
+        }
+        backward.reverse();
+        Ok((forward, backward, outputs))
+    }
+
+    /// Runs forward once, and the loss behind the last layer of all.
+    fn forwards(&mut self, index: usize, phase: Phase) -> Result<Forwards, StageError> {
+        let layers = self.cells.len();
+        let mut done = Forwards {
+            seconds: Vec::with_capacity(layers),
+            tapes: Vec::with_capacity(layers),
+            outputs: Vec::with_capacity(layers),
+            loss: None,
+        };
+        let mut values = copied(&self.inputs[index]);
+        for layer in 0..layers {
+            let start = Instant::now();
+            let (outputs, tape) = self.forward(layer, values, phase)?;
+            values = copied(&outputs);
+            if let Some((loss, targets)) = self.loss.as_ref().filter(|_| layer + 1 == layers) {
+                let target = targets[index].clone().settle(&self.device);
+                done.loss = Some(LossTape::record(&**loss, copied(&outputs), target)?.0);
+            }
+            sync(&self.device)?;
+            done.seconds.push(start.elapsed().as_secs_f64());
+            done.tapes.push(tape);
+            done.outputs.push(outputs);
+        }
+        Ok(done)
+    }
+
+    /// The bytes that a layer keeps between forward and backward, the input included.
+    fn kept(
+        &mut self,
+        layer: usize,
+        inputs: Vec<Box<dyn Part>>,
+        live_bytes: &LiveBytes,
+    ) -> Result<u64, StageError> {
+        sync(&self.device)?;
+        let input_bytes = bytes(&inputs);
         let before = live_bytes();
-        let (outputs, tape) = self.forward(index, Phase::Train)?;
+        let (outputs, tape) = self.forward(layer, inputs, Phase::Train)?;
         // The next layer's input isn't this one's to count.
         drop(outputs);
-        self.sync()?;
+        sync(&self.device)?;
         let kept = live_bytes().saturating_sub(before);
         drop(tape);
-        Ok(kept.saturating_add(bytes(&self.inputs[index])))
+        Ok(kept.saturating_add(input_bytes))
     }
 
     fn forward(
         &mut self,
-        index: usize,
+        layer: usize,
+        inputs: Vec<Box<dyn Part>>,
         phase: Phase,
     ) -> Result<(Vec<Box<dyn Part>>, Tape), StageError> {
-        let inputs = copied(&self.inputs[index]);
+        let cell = &mut self.cells[layer];
+        let name = cell.name().to_owned();
         let samples = 0..inputs.first().and_then(|p| p.shape().first().copied()).unwrap_or(0);
-        let mut context = Context { phase, step: 0, micro_batch: 0, samples, layer: &self.name };
-        let mode = Forward::Taped { input_gradient: !self.is_first };
-        let (outputs, tape) = self.cell.forward(inputs, &mut context, mode)?;
+        let mut context = Context { phase, step: 0, micro_batch: 0, samples, layer: &name };
+        let mode = Forward::Taped { input_gradient: !(self.is_first && layer == 0) };
+        let (outputs, tape) = cell.forward(inputs, &mut context, mode)?;
         let tape = tape.ok_or_else(|| StageError::Order {
-            layer: self.name.clone(),
+            layer: name.clone(),
             problem: "its forward left nothing for a backward",
         })?;
         Ok((outputs, tape))
     }
+}
 
-    fn sync(&self) -> Result<(), StageError> {
-        self.device.sync().map_err(|error| {
-            StageError::Backend(crate::BackendError {
-                backend: format!("{:?}", self.device),
-                reason: error.to_string(),
-            })
+fn sync(device: &Device) -> Result<(), StageError> {
+    device.sync().map_err(|error| {
+        StageError::Backend(crate::BackendError {
+            backend: format!("{device:?}"),
+            reason: error.to_string(),
         })
-    }
+    })
 }
 
 fn copied(parts: &[Box<dyn Part>]) -> Vec<Box<dyn Part>> {
