@@ -87,6 +87,8 @@ enum PolicyName {
     Always,
     /// Recompute but where the backward comes at once, and for the first backward of each stage.
     ExceptLast,
+    /// Recompute every stage in segments of as many layers as the root of its number of layers.
+    SqrtLayers,
 }
 
 impl Arguments {
@@ -99,6 +101,7 @@ impl Arguments {
             PolicyName::Never => Box::new(Never),
             PolicyName::Always => Box::new(Always),
             PolicyName::ExceptLast => Box::new(ExceptLast),
+            PolicyName::SqrtLayers => Box::new(SqrtLayers),
         }
     }
 

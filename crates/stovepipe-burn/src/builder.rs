@@ -8,15 +8,16 @@ use burn::lr_scheduler::LrScheduler;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::{ModuleOptimizer, SgdConfig};
 use stovepipe_checkpoint::{CheckpointPolicy, Never};
-use stovepipe_partition::{Costs, Explicit, Minimax, Partitioner};
+use stovepipe_partition::{Costs, Explicit, Minimax, Partition, Partitioner};
 use stovepipe_runtime::{RankSetup, Workers};
-use stovepipe_schedule::{GPipe, Schedule, Shape, Stage};
+use stovepipe_schedule::{GPipe, MicroBatch, Mode, Program, Schedule, Shape, Stage};
 use stovepipe_tune::{Choice, Configuration};
 
+use crate::gradients::Clipping;
 use crate::loss::{ErasedLoss, erase};
 use crate::pipeline::{Course, StageSummary};
 use crate::sequential::{MakeContext, Size};
-use crate::stage::BurnStage;
+use crate::stage::{BurnStage, Common};
 use crate::{Backend, Boundary, BuildError, Loss, NoLoss, Pipeline, Sequential};
 
 /// What the partitioner balances.
@@ -62,6 +63,8 @@ pub struct Builder<I, O, T = NoLoss> {
     pub(crate) loss: Option<Arc<ErasedLoss>>,
     pub(crate) seed: u64,
     pub(crate) stage_updates: bool,
+    allowed: Vec<String>,
+    clipping: Option<Clipping>,
     target: PhantomData<fn(T)>,
 }
 
@@ -82,6 +85,8 @@ impl<I: Boundary, O: Boundary> Builder<I, O> {
             loss: None,
             seed: 0,
             stage_updates: false,
+            allowed: Vec::new(),
+            clipping: None,
             target: PhantomData,
         }
     }
@@ -211,7 +216,14 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         self
     }
 
-    /// The seed that every layer's initialization derives its own from.
+    /// Keeps gradients from growing too large, over all stages.
+    #[must_use]
+    pub fn clip_gradients(mut self, clipping: Clipping) -> Self {
+        self.clipping = Some(clipping);
+        self
+    }
+
+    /// The seed that every layer's initialization and the randomness of its forwards derive theirs from.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
@@ -224,6 +236,15 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
     #[must_use]
     pub fn stage_updates(mut self, stage_updates: bool) -> Self {
         self.stage_updates = stage_updates;
+        self
+    }
+
+    /// Lets the layer of this name be recomputed although it holds a module that draws random numbers or
+    /// counts statistics: for modules that do nothing, such as a dropout of probability 0 inside Burn's
+    /// attention.
+    #[must_use]
+    pub fn allow_unreplayable(mut self, layer: impl Into<String>) -> Self {
+        self.allowed.push(layer.into());
         self
     }
 
@@ -245,6 +266,8 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             loss: Some(Arc::from(erase::<O, U>(loss))),
             seed: self.seed,
             stage_updates: self.stage_updates,
+            allowed: self.allowed,
+            clipping: self.clipping,
             target: PhantomData,
         }
     }
@@ -266,6 +289,14 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         if trains && self.rates.is_none() {
             return Err(missing("learning rate", "learning_rate"));
         }
+        if self.optimizer.as_ref().is_some_and(ModuleOptimizer::has_gradient_clipping) {
+            return Err(BuildError::OptimizerClips);
+        }
+        if let Some(limit) = self.clipping.map(Clipping::limit)
+            && (limit <= 0.0 || limit.is_nan())
+        {
+            return Err(BuildError::Clipping { limit });
+        }
         let sizes = self.model.sizes();
         let partition =
             self.partitioner.partition(&self.costs_of_layers(&sizes)?, shape.stages())?;
@@ -278,6 +309,10 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         };
         let plan = course.plan(shape.micro_batches)?;
         course.placement = plan.placement().to_vec();
+        if trains && plan.mode() == Mode::Training {
+            let program = course.program(Mode::Training, shape.micro_batches)?;
+            check_replay(&self.model, &sizes, &partition, &program, &self.allowed)?;
+        }
 
         let devices = backend.devices()?;
         if devices.is_empty() {
@@ -292,6 +327,12 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         // Never used unless the pipeline trains.
         let optimizer = self.optimizer.unwrap_or_else(|| SgdConfig::new().init());
         let loss = self.loss;
+        let common = Common {
+            backend: Arc::clone(&backend),
+            stage_updates: self.stage_updates,
+            seed: self.seed,
+            clipping: self.clipping,
+        };
         let stages = shape.stages();
         let mut layers = self.model.layers.into_iter();
         let mut ranks: Vec<Vec<(Stage, BurnStage)>> =
@@ -313,8 +354,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             let cells = blueprints.iter().map(|blueprint| (blueprint.make)(&context)).collect();
             let place = (stage.index() == 0, stage.index() + 1 == stages);
             let loss = loss.clone().filter(|_| place.1);
-            let backend = Arc::clone(&backend);
-            let compute = BurnStage::new(cells, device, backend, place, loss, self.stage_updates);
+            let compute = BurnStage::new(cells, device, place, loss, common.clone());
             ranks[rank.index()].push((stage, compute));
         }
         let mut setups = Vec::with_capacity(ranks.len());
@@ -326,6 +366,8 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             course,
             programs: HashMap::new(),
             rates: self.rates.unwrap_or_else(|| ModuleLrScheduler::new(0.0)),
+            updates: 0,
+            carried_weight: 0.0,
             partition,
             summaries,
             types: PhantomData,
@@ -376,4 +418,42 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             LayerCosts::Given(costs) => Costs::new(costs.clone())?,
         })
     }
+}
+
+/// Refuses to recompute layers whose forward can't be run twice.
+fn check_replay<I, O>(
+    model: &Sequential<I, O>,
+    sizes: &[Size],
+    partition: &Partition,
+    program: &Program,
+    allowed: &[String],
+) -> Result<(), BuildError> {
+    for (index, (blueprint, size)) in model.layers.iter().zip(sizes).enumerate() {
+        let Some(found) = size.unreplayable.first() else { continue };
+        if allowed.iter().any(|name| **name == *blueprint.name) {
+            continue;
+        }
+        let part = partition.part_of(index);
+        let (stage, place) = (Stage::new(part), index - partition.range(part).start);
+        let drops = |m| {
+            let retention = program.retention().of(stage, m);
+            retention.dropped().iter().any(|segment| segment.contains(&place))
+        };
+        if MicroBatch::first(program.plan().micro_batches()).any(drops) {
+            let module = match &*found.path {
+                "" => found.module.to_owned(),
+                path => format!("{} (`{path}`)", found.module),
+            };
+            let (layer, advice) = (blueprint.name.to_string(), found.advice);
+            return Err(BuildError::Unreplayable { layer, module, advice });
+        }
+        tracing::warn!(
+            layer = &*blueprint.name,
+            module = found.module,
+            "what it computes depends on what other threads do or on the order of micro-batches: \
+             {}",
+            found.advice
+        );
+    }
+    Ok(())
 }

@@ -10,6 +10,7 @@ use burn::optim::{GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Bool, Int, Tensor, TensorData};
 
 use crate::boundary::{from_parts, into_parts};
+use crate::gradients::{self, Averaging};
 use crate::layer::Named;
 use crate::part::Part;
 use crate::{Context, Layer, StageError};
@@ -44,19 +45,33 @@ pub(crate) trait Cell: Send {
         gradients: Vec<Option<Box<dyn Part>>>,
     ) -> Result<Vec<Option<Box<dyn Part>>>, StageError>;
 
-    /// Divides the accumulated gradients and takes them out by parameter path.
-    fn take_gradients(&mut self, weight: f64) -> BTreeMap<String, TensorData>;
+    /// The gradients of the step are complete: adds those that were carried over, if asked for.
+    fn complete(&mut self, with_carried: bool);
+
+    /// The sum of the squares of the complete gradients.
+    fn squared_norm(&self) -> f64;
+
+    /// Averages the complete gradients and takes them out by parameter path.
+    fn take_gradients(&mut self, averaging: Averaging) -> BTreeMap<String, TensorData>;
+
+    /// Keeps the complete gradients for the next step.
+    fn carry(&mut self);
 
     /// Computes the update beside the parameters.
-    fn stage_update(&mut self, rate: &ModuleLearningRate, weight: f64) -> Result<(), StageError>;
+    fn stage_update(
+        &mut self,
+        rate: &ModuleLearningRate,
+        averaging: Averaging,
+    ) -> Result<(), StageError>;
 
     /// The size of the optimizer's state after the staged update.
     fn staged_state_bytes(&self) -> u64;
 
     /// Puts the staged update in place, or updates in place.
-    fn commit(&mut self, rate: &ModuleLearningRate, weight: f64) -> Result<(), StageError>;
+    fn commit(&mut self, rate: &ModuleLearningRate, averaging: Averaging)
+    -> Result<(), StageError>;
 
-    /// Forgets gradients and anything staged.
+    /// Forgets the step's gradients and anything staged; what was carried over stays.
     fn abandon(&mut self);
 
     /// The parameters by path.
@@ -84,7 +99,12 @@ pub(crate) struct LayerCell<L: Layer> {
     /// The module as forwards without a tape use it, made when first needed.
     untaped: Option<Named<L>>,
     evaluating: Option<Named<L>>,
+    /// Of the step that runs.
     gradients: GradientsAccumulator<Named<L>>,
+    /// Of the steps since the last update.
+    carried: Option<GradientsParams>,
+    /// All of them, once the step's are complete.
+    complete: GradientsParams,
     optimizer: ModuleOptimizer,
     staged: Option<(Named<L>, ModuleOptimizer)>,
 }
@@ -97,6 +117,8 @@ impl<L: Layer> LayerCell<L> {
             untaped: None,
             evaluating: None,
             gradients: GradientsAccumulator::new(),
+            carried: None,
+            complete: GradientsParams::new(),
             optimizer,
             staged: None,
         }
@@ -109,12 +131,10 @@ impl<L: Layer> LayerCell<L> {
         })
     }
 
-    /// The mean's gradients: the accumulated sums divided by the weight of the whole mini-batch.
-    fn mean_gradients(&mut self, weight: f64) -> Result<GradientsParams, StageError> {
-        let mut sums = self.gradients.grads();
-        let mut means = Divide { sums: &mut sums, weight, means: GradientsParams::new() };
-        self.module()?.visit(&mut means);
-        Ok(means.means)
+    /// Takes the complete gradients.
+    fn averaged(&mut self, averaging: Averaging) -> Result<GradientsParams, StageError> {
+        let mut complete = std::mem::take(&mut self.complete);
+        Ok(gradients::average(self.module()?, &mut complete, averaging))
     }
 
     fn replace(&mut self, module: Named<L>) {
@@ -198,8 +218,21 @@ impl<L: Layer> Cell for LayerCell<L> {
         Ok(tape.inputs.iter().map(|leaf| leaf.take_gradient(&mut gradients)).collect())
     }
 
-    fn take_gradients(&mut self, weight: f64) -> BTreeMap<String, TensorData> {
-        let Ok(mut gradients) = self.mean_gradients(weight) else { return BTreeMap::new() };
+    fn complete(&mut self, with_carried: bool) {
+        let step = self.gradients.grads();
+        self.complete = match (&self.module, &self.carried) {
+            (Some(module), Some(carried)) if with_carried => gradients::add(module, carried, step),
+            _ => step,
+        };
+    }
+
+    fn squared_norm(&self) -> f64 {
+        let module = self.module.as_ref();
+        module.map_or(0.0, |module| gradients::squared_norm(module, &self.complete))
+    }
+
+    fn take_gradients(&mut self, averaging: Averaging) -> BTreeMap<String, TensorData> {
+        let Ok(mut gradients) = self.averaged(averaging) else { return BTreeMap::new() };
         let mut reader =
             ReadGradients { path: Vec::new(), gradients: &mut gradients, read: BTreeMap::new() };
         if let Some(module) = &self.module {
@@ -208,8 +241,16 @@ impl<L: Layer> Cell for LayerCell<L> {
         reader.read
     }
 
-    fn stage_update(&mut self, rate: &ModuleLearningRate, weight: f64) -> Result<(), StageError> {
-        let gradients = self.mean_gradients(weight)?;
+    fn carry(&mut self) {
+        self.carried = Some(std::mem::take(&mut self.complete));
+    }
+
+    fn stage_update(
+        &mut self,
+        rate: &ModuleLearningRate,
+        averaging: Averaging,
+    ) -> Result<(), StageError> {
+        let gradients = self.averaged(averaging)?;
         let mut optimizer = self.optimizer.clone();
         let module = optimizer.step(rate.clone(), self.module()?.clone(), gradients);
         self.staged = Some((module, optimizer));
@@ -227,13 +268,18 @@ impl<L: Layer> Cell for LayerCell<L> {
         record.into_bytes().map_or(0, |bytes| bytes.len() as u64)
     }
 
-    fn commit(&mut self, rate: &ModuleLearningRate, weight: f64) -> Result<(), StageError> {
+    fn commit(
+        &mut self,
+        rate: &ModuleLearningRate,
+        averaging: Averaging,
+    ) -> Result<(), StageError> {
+        self.carried = None;
         if let Some((module, optimizer)) = self.staged.take() {
             self.optimizer = optimizer;
             self.replace(module);
             return Ok(());
         }
-        let gradients = self.mean_gradients(weight)?;
+        let gradients = self.averaged(averaging)?;
         // These share the parameters' memory and would keep the update from happening in place.
         self.untaped = None;
         self.evaluating = None;
@@ -247,26 +293,12 @@ impl<L: Layer> Cell for LayerCell<L> {
 
     fn abandon(&mut self) {
         self.gradients = GradientsAccumulator::new();
+        self.complete = GradientsParams::new();
         self.staged = None;
     }
 
     fn parameters(&self) -> BTreeMap<String, TensorData> {
         self.module.as_ref().map(read_parameters).unwrap_or_default()
-    }
-}
-
-/// Divides gradients of a sum by the weight of the mini-batch.
-struct Divide<'a> {
-    sums: &'a mut GradientsParams,
-    weight: f64,
-    means: GradientsParams,
-}
-
-impl ModuleVisitor for Divide<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if let Some(sum) = self.sums.remove::<D>(param.id) {
-            self.means.register(param.id, sum.div_scalar(self.weight));
-        }
     }
 }
 

@@ -2,6 +2,10 @@
 
 use std::ops::Range;
 
+use burn::tensor::{DType, FloatDType, Tensor};
+
+use crate::random::Draw;
+
 /// Why a layer's forward runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -18,30 +22,44 @@ pub enum Phase {
 /// What a layer is told beside its input.
 #[derive(Clone, Debug)]
 pub struct Context<'a> {
-    pub(crate) phase: Phase,
-    pub(crate) step: u64,
-    pub(crate) micro_batch: usize,
-    pub(crate) samples: Range<usize>,
-    pub(crate) layer: &'a str,
+    phase: Phase,
+    place: Place,
+    samples: Range<usize>,
+    layer: &'a str,
+    /// How often randomness has been used in this forward.
+    draws: u32,
 }
 
-impl Context<'_> {
+/// Where in the training a forward runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Place {
+    pub(crate) seed: u64,
+    pub(crate) updates: u64,
+    pub(crate) micro_batch: usize,
+}
+
+impl<'a> Context<'a> {
+    pub(crate) fn new(phase: Phase, place: Place, samples: Range<usize>, layer: &'a str) -> Self {
+        Self { phase, place, samples, layer, draws: 0 }
+    }
+
     /// Why the forward runs.
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// Number of the step, the same on every stage. Grows from step to step, evaluations included.
+    /// Number of the step, the same on every stage: how many steps and accumulations succeeded
+    /// before it. One that failed is repeated with the same number.
     #[must_use]
     pub fn step(&self) -> u64 {
-        self.step
+        self.place.updates
     }
 
     /// Which micro-batch of the mini-batch this is.
     #[must_use]
     pub fn micro_batch(&self) -> usize {
-        self.micro_batch
+        self.place.micro_batch
     }
 
     /// Which samples of the mini-batch the micro-batch holds.
@@ -55,4 +73,92 @@ impl Context<'_> {
     pub fn layer(&self) -> &str {
         self.layer
     }
+
+    /// Sets elements to zero with this probability and scales the others up, in training; returns `x` in
+    /// evaluation.
+    ///
+    /// Which elements is a pure function of the pipeline's seed, the step, the layer's name, how often
+    /// the forward has drawn before, the sample's number in the mini-batch and the element's in the
+    /// sample: the same when the forward is recomputed, and for every number of stages and micro-batches.
+    ///
+    /// ```
+    /// use burn::module::Module;
+    /// use burn::nn::Linear;
+    /// use burn::tensor::Tensor;
+    /// use stovepipe_burn::{Context, Layer};
+    ///
+    /// #[derive(Module, Debug)]
+    /// struct Regularized {
+    ///     linear: Linear,
+    /// }
+    ///
+    /// impl Layer for Regularized {
+    ///     type Input = Tensor<2>;
+    ///     type Output = Tensor<2>;
+    ///
+    ///     fn forward(&self, x: Tensor<2>, context: &mut Context<'_>) -> Tensor<2> {
+    ///         let x = context.dropout(x, 0.1);
+    ///         self.linear.forward(x)
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If the probability isn't at least 0 and below 1, or the first axis of `x` isn't the batch axis,
+    /// so that its elements can't be dealt out evenly among the samples.
+    pub fn dropout<const D: usize>(&mut self, x: Tensor<D>, probability: f64) -> Tensor<D> {
+        assert!(
+            (0.0..1.0).contains(&probability),
+            "the probability of dropout is {probability}: give at least 0 and less than 1"
+        );
+        let draw = self.draw();
+        if self.phase == Phase::Evaluate || probability == 0.0 {
+            return x;
+        }
+        let kept = 1.0 - probability;
+        let device = x.device().inner();
+        let mask = draw.mask(x.dims(), &self.samples, &device, kept, 1.0 / kept);
+        let mask = typed_as(mask, &x);
+        x * mask
+    }
+
+    /// Numbers from 0 to 1 in the shape of `like`, keyed as those of [`dropout`](Self::dropout), in
+    /// training and evaluation alike. No gradient flows into them.
+    ///
+    /// # Panics
+    ///
+    /// If the elements can't be dealt out evenly among the samples.
+    pub fn uniform<const D: usize>(&mut self, like: &Tensor<D>) -> Tensor<D> {
+        let draw = self.draw();
+        let numbers = draw.uniform(like.dims(), &self.samples, &like.device().inner());
+        typed_as(numbers, like)
+    }
+
+    /// Numbers of mean 0 and deviation 1 in the shape of `like`, as [`uniform`](Self::uniform), by the
+    /// transform of Box and Muller.
+    ///
+    /// # Panics
+    ///
+    /// As [`uniform`](Self::uniform).
+    pub fn normal<const D: usize>(&mut self, like: &Tensor<D>) -> Tensor<D> {
+        // From above 0 to 1, so that the logarithm is finite.
+        let radius = self.uniform(like).neg().add_scalar(1.0).log().mul_scalar(-2.0).sqrt();
+        let angle = self.uniform(like).mul_scalar(std::f64::consts::TAU);
+        radius * angle.cos()
+    }
+
+    fn draw(&mut self) -> Draw {
+        let draw = Draw::new(self.place.seed, self.place.updates, self.layer, self.draws);
+        self.draws += 1;
+        draw
+    }
+}
+
+/// Constants of the type of `like`, and with autodiff where it has it.
+fn typed_as<const D: usize>(constants: Tensor<D>, like: &Tensor<D>) -> Tensor<D> {
+    let dtype = like.dtype();
+    let constants =
+        if dtype == DType::F32 { constants } else { constants.cast(FloatDType::from(dtype)) };
+    if like.device().is_autodiff() { Tensor::from_inner(constants) } else { constants }
 }

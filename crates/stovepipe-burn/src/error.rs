@@ -56,6 +56,31 @@ pub enum BuildError {
         /// The layer.
         layer: String,
     },
+    /// A layer whose forward can't be run twice is to be recomputed.
+    #[error(
+        "layer `{layer}` is recomputed, but {module} in it can't be: {advice}. If it does nothing, as with \
+         probability 0, call `.allow_unreplayable(\"{layer}\")`"
+    )]
+    Unreplayable {
+        /// The layer.
+        layer: String,
+        /// The module's type and its place in the layer.
+        module: String,
+        /// Why, and what to do.
+        advice: &'static str,
+    },
+    /// An optimizer clips gradients by itself.
+    #[error(
+        "the optimizer clips the gradient of each parameter by itself; call `.clip_gradients(…)` on the \
+         builder instead, which looks at all stages, and leave clipping out of the optimizer's configuration"
+    )]
+    OptimizerClips,
+    /// Gradients can't be limited to that.
+    #[error("gradients can't be clipped at {limit}: give a number above 0")]
+    Clipping {
+        /// The limit.
+        limit: f64,
+    },
     /// The schedule places stages otherwise than the pipeline can.
     #[error("the schedule `{schedule}` doesn't fit: {reason}")]
     Schedule {
@@ -127,6 +152,15 @@ pub enum StageError {
     Weight {
         /// The sum.
         weight: f64,
+    },
+    /// Gradients that are to be clipped aren't finite.
+    #[error(
+        "the norm of the gradient is {norm}: nothing is updated; lower the learning rate, or look for a \
+         loss or layer that overflows"
+    )]
+    Norm {
+        /// The norm.
+        norm: f64,
     },
     /// A device failed.
     #[error(transparent)]

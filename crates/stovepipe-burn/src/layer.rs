@@ -13,7 +13,8 @@ use crate::{Boundary, Context};
 ///
 /// The forward must be a function of the module's parameters, the input and the context alone, and
 /// compute the same values whenever it is called with the same ones, because recomputation calls it
-/// twice. In particular it must not draw random numbers from the device's generator.
+/// twice. In particular it must not draw random numbers from the device's generator: use
+/// [`Context::dropout`], [`Context::uniform`] and [`Context::normal`].
 ///
 /// ```
 /// use burn::module::Module;
@@ -129,15 +130,15 @@ impl<M: Module, F: Send + Sync, I> Module for Apply<M, F, I> {
 impl<M, F, I, O> Layer for Apply<M, F, I>
 where
     M: Module + 'static,
-    F: Fn(&M, I) -> O + Send + Sync + 'static,
+    F: Fn(&M, I, &mut Context<'_>) -> O + Send + Sync + 'static,
     I: Boundary,
     O: Boundary,
 {
     type Input = I;
     type Output = O;
 
-    fn forward(&self, input: I, _: &mut Context<'_>) -> O {
-        (self.forward)(&self.module, input)
+    fn forward(&self, input: I, context: &mut Context<'_>) -> O {
+        (self.forward)(&self.module, input, context)
     }
 }
 

@@ -15,7 +15,8 @@ use stovepipe_schedule::{
 
 use crate::boundary::{from_parts, into_packet};
 use crate::part::Packet;
-use crate::stage::{Batch, BurnStage, StageOutput, Task, mean_of};
+use crate::report::{Report, mean_of, norm_of};
+use crate::stage::{Batch, BurnStage, StageOutput, Task};
 use crate::{
     Boundary, BuildError, Builder, NoLoss, Sequential, StepError, TrainError, micro_batch_ranges,
 };
@@ -28,10 +29,25 @@ pub struct Step {
     pub loss: f64,
     /// What the mean was over: the sum of the loss's weights.
     pub weight: f64,
+    /// The norm of the mean gradient before it was clipped, where it is clipped by its norm. Mini-batches
+    /// accumulated before count too.
+    pub gradient_norm: Option<f64>,
     /// The base learning rate of the update.
     pub learning_rate: f64,
     /// How many micro-batches there were: fewer than asked for if the batch had fewer samples.
     pub micro_batches: usize,
+    /// When every action ran, in seconds.
+    pub timeline: Timeline,
+}
+
+/// What accumulating one mini-batch found.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Accumulation {
+    /// The mean loss over the mini-batch.
+    pub loss: f64,
+    /// What the mean was over: the sum of the loss's weights.
+    pub weight: f64,
     /// When every action ran, in seconds.
     pub timeline: Timeline,
 }
@@ -146,6 +162,10 @@ pub struct Pipeline<I = NoLoss, O = NoLoss, T = NoLoss> {
     pub(crate) course: Course,
     pub(crate) programs: HashMap<(bool, usize), Arc<Program>>,
     pub(crate) rates: ModuleLrScheduler,
+    /// Successful steps and accumulations.
+    pub(crate) updates: u64,
+    /// The weight of what was accumulated since the last update.
+    pub(crate) carried_weight: f64,
     pub(crate) partition: Partition,
     pub(crate) summaries: Vec<StageSummary>,
     pub(crate) types: PhantomData<fn(I, T) -> O>,
@@ -177,17 +197,37 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         let micro_batches = batch.inputs.len();
         let report = self.run(Mode::Training, batch)?;
         self.rates = rates;
-        let (sum, weight) = mean_of(&report.reports).map_err(unreadable)?;
+        self.updates += 1;
+        let reports = Report::decode_all(&report.reports).map_err(unreadable)?;
+        let (sum, weight) = mean_of(&reports);
+        let carried = std::mem::take(&mut self.carried_weight);
         Ok(Step {
             loss: sum / weight,
             weight,
+            gradient_norm: norm_of(&reports, carried + weight),
             learning_rate,
             micro_batches,
             timeline: report.timeline,
         })
     }
 
-    /// The loss of one mini-batch and its gradients, without an update.
+    /// Computes the gradients of one mini-batch and keeps them: the next [`step`](Self::step) updates with
+    /// the mean over its own mini-batch and all those accumulated since the last update, each sample
+    /// counted once. If an error comes back, what was accumulated before is kept.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError`].
+    pub fn accumulate(&mut self, input: I, target: T) -> Result<Accumulation, TrainError> {
+        let batch = self.batch(Task::Accumulate, input, Some(into_packet(target)))?;
+        let report = self.run(Mode::Training, batch)?;
+        self.updates += 1;
+        let (sum, weight) = losses_of(&report.reports)?;
+        self.carried_weight += weight;
+        Ok(Accumulation { loss: sum / weight, weight, timeline: report.timeline })
+    }
+
+    /// The loss of one mini-batch and its gradients, without an update. Neither accumulated nor clipped.
     ///
     /// # Errors
     ///
@@ -195,7 +235,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
     pub fn gradients(&mut self, input: I, target: T) -> Result<Gradients, TrainError> {
         let batch = self.batch(Task::Gradients, input, Some(into_packet(target)))?;
         let report = self.run(Mode::Training, batch)?;
-        let (sum, weight) = mean_of(&report.reports).map_err(unreadable)?;
+        let (sum, weight) = losses_of(&report.reports)?;
         let gradients = report.outputs.into_iter().flat_map(|output| output.gradients).collect();
         Ok(Gradients { loss: sum / weight, gradients })
     }
@@ -208,7 +248,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
     pub fn evaluate(&mut self, input: I, target: T) -> Result<Evaluation, TrainError> {
         let batch = self.batch(Task::Evaluate, input, Some(into_packet(target)))?;
         let report = self.run(Mode::ForwardOnly, batch)?;
-        let (sum, weight) = mean_of(&report.reports).map_err(unreadable)?;
+        let (sum, weight) = losses_of(&report.reports)?;
         Ok(Evaluation { loss: sum / weight, weight, timeline: report.timeline })
     }
 }
@@ -309,6 +349,7 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         let cut = |packet: &Packet| ranges.iter().map(|range| packet.slice(range)).collect();
         Ok(Arc::new(Batch {
             task,
+            updates: self.updates,
             inputs: cut(&input),
             targets: target.as_ref().map(cut).unwrap_or_default(),
             samples: ranges.clone(),
@@ -323,6 +364,10 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         let program = self.cached_program(mode, batch.inputs.len())?;
         Ok(self.workers.step(&program, batch)?)
     }
+}
+
+fn losses_of(reports: &[Vec<u8>]) -> Result<(f64, f64), TrainError> {
+    Ok(mean_of(&Report::decode_all(reports).map_err(unreadable)?))
 }
 
 fn unreadable(error: crate::StageError) -> TrainError {

@@ -14,6 +14,8 @@ use stovepipe_tune::{LayerProfile, Measurement, Profile, Time};
 
 use crate::boundary::into_packet;
 use crate::cell::{Cell, Forward, Tape};
+use crate::context::Place;
+use crate::gradients::Averaging;
 use crate::loss::{ErasedLoss, LossTape};
 use crate::part::{Packet, Part};
 use crate::sequential::{Blueprint, MakeContext};
@@ -359,11 +361,15 @@ impl Subject {
         self.run(self.inputs.len() - 1)?;
         let mut optimizer_bytes = Vec::with_capacity(layers);
         for cell in &mut self.cells {
-            cell.stage_update(rate, 1.0)?;
+            cell.complete(false);
+            cell.stage_update(rate, Averaging::mean(1.0))?;
             optimizer_bytes.push(cell.staged_state_bytes());
             cell.abandon();
         }
         self.run(self.inputs.len() - 1)?;
+        for cell in &mut self.cells {
+            cell.complete(false);
+        }
         let of_host = |data: std::collections::BTreeMap<_, burn::tensor::TensorData>| {
             data.values().map(|data| data.as_bytes().len() as u64).sum()
         };
@@ -372,7 +378,7 @@ impl Subject {
             measured.map(|(((cell, measurements), update), optimizer_bytes)| LayerProfile {
                 name: cell.name().to_owned(),
                 parameter_bytes: of_host(cell.parameters()),
-                gradient_bytes: of_host(cell.take_gradients(1.0)),
+                gradient_bytes: of_host(cell.take_gradients(Averaging::mean(1.0))),
                 optimizer_bytes,
                 update: time(update),
                 measurements,
@@ -391,10 +397,11 @@ impl Subject {
             self.run(self.inputs.len() - 1)?;
             for (cell, seconds) in self.cells.iter_mut().zip(&mut updates) {
                 let start = Instant::now();
+                cell.complete(false);
                 if self.stage_updates {
-                    cell.stage_update(rate, 1.0)?;
+                    cell.stage_update(rate, Averaging::mean(1.0))?;
                 }
-                cell.commit(rate, 1.0)?;
+                cell.commit(rate, Averaging::mean(1.0))?;
                 sync(&self.device)?;
                 seconds.push(start.elapsed().as_secs_f64());
                 cell.abandon();
@@ -482,7 +489,7 @@ impl Subject {
         let cell = &mut self.cells[layer];
         let name = cell.name().to_owned();
         let samples = 0..inputs.first().and_then(|p| p.shape().first().copied()).unwrap_or(0);
-        let mut context = Context { phase, step: 0, micro_batch: 0, samples, layer: &name };
+        let mut context = Context::new(phase, Place::default(), samples, &name);
         let mode = Forward::Taped { input_gradient: !(self.is_first && layer == 0) };
         let (outputs, tape) = cell.forward(inputs, &mut context, mode)?;
         let tape = tape.ok_or_else(|| StageError::Order {

@@ -9,7 +9,8 @@ use burn::tensor::Device;
 
 use crate::cell::{Cell, LayerCell};
 use crate::layer::{Apply, Named, Stateless};
-use crate::{Boundary, BuildError, Layer, init};
+use crate::replay::{Unreplayable, unreplayable};
+use crate::{Boundary, BuildError, Context, Layer, init};
 
 /// Makes a layer and hides its type.
 type Make = dyn Fn(&MakeContext<'_>) -> Box<dyn Cell> + Send + Sync;
@@ -20,6 +21,7 @@ type Look = dyn Fn() -> Size + Send + Sync;
 pub(crate) struct Size {
     pub(crate) parameters: usize,
     pub(crate) flops: Option<f64>,
+    pub(crate) unreplayable: Vec<Unreplayable>,
 }
 
 /// What a layer is made with.
@@ -101,7 +103,11 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
         let looked_at = Arc::clone(&init);
         let look = Box::new(move || {
             let layer = looked_at(&Device::flex().autodiff());
-            Size { parameters: layer.num_params(), flops: layer.flops() }
+            Size {
+                parameters: layer.num_params(),
+                flops: layer.flops(),
+                unreplayable: unreplayable(&layer),
+            }
         });
         let layer_name = Arc::clone(&name);
         let make = Box::new(move |context: &MakeContext<'_>| -> Box<dyn Cell> {
@@ -127,7 +133,8 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
         O: Boundary,
         F: Fn(&M, Out) -> O + Send + Sync + 'static,
     {
-        let forward = Arc::new(forward);
+        let forward =
+            Arc::new(move |module: &M, input: Out, _: &mut Context<'_>| forward(module, input));
         self.push(name, move |device| Apply::new(init(device), Arc::clone(&forward)))
     }
 
@@ -139,6 +146,31 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
         F: Fn(Out) -> O + Send + Sync + 'static,
     {
         self.push_module(name, |_| Stateless, move |_: &Stateless, input| forward(input))
+    }
+
+    /// Adds a layer without parameters that looks at its [`Context`], such as dropout.
+    ///
+    /// ```
+    /// use burn::tensor::Tensor;
+    /// use stovepipe_burn::Sequential;
+    ///
+    /// let model = Sequential::<Tensor<2>>::new()
+    ///     .push_fn_with_context("dropout", |x: Tensor<2>, context| context.dropout(x, 0.1));
+    /// ```
+    #[must_use]
+    pub fn push_fn_with_context<O, F>(
+        self,
+        name: impl Into<String>,
+        forward: F,
+    ) -> Sequential<In, O>
+    where
+        O: Boundary,
+        F: Fn(Out, &mut Context<'_>) -> O + Send + Sync + 'static,
+    {
+        let forward = Arc::new(move |_: &Stateless, input: Out, context: &mut Context<'_>| {
+            forward(input, context)
+        });
+        self.push(name, move |_| Apply::new(Stateless, Arc::clone(&forward)))
     }
 
     /// Adds `count` layers of one type, named `name.0`, `name.1` and so on.

@@ -11,8 +11,11 @@ use stovepipe_runtime::{Begin, StageCompute};
 use stovepipe_schedule::{MicroBatch, StageRetention};
 
 use crate::cell::{Cell, Forward, Tape};
-use crate::loss::{ErasedLoss, LossTape};
+use crate::context::Place;
+use crate::gradients::{Averaging, Clipping};
+use crate::loss::{ErasedLoss, LossTape, Weight};
 use crate::part::{Packet, Part};
+use crate::report::{Report, mean_of, norm_of};
 use crate::{Backend, Context, Phase, StageError};
 
 /// What a step is for.
@@ -20,6 +23,8 @@ use crate::{Backend, Context, Phase, StageError};
 pub(crate) enum Task {
     /// Update the parameters at this learning rate.
     Train(ModuleLearningRate),
+    /// Keep the gradients for the next update.
+    Accumulate,
     /// Compute the gradients and hand them out.
     Gradients,
     /// Compute the loss.
@@ -31,6 +36,8 @@ pub(crate) enum Task {
 /// The input of a step: the mini-batch, cut into micro-batches.
 pub(crate) struct Batch {
     pub(crate) task: Task,
+    /// Updates made before this step.
+    pub(crate) updates: u64,
     pub(crate) samples: Vec<Range<usize>>,
     pub(crate) inputs: Vec<Packet>,
     /// Empty where no loss is computed.
@@ -46,7 +53,6 @@ pub(crate) struct StageOutput {
 
 /// What a stage holds during a step.
 struct Running {
-    step: u64,
     batch: Arc<Batch>,
     /// Tapes by micro-batch and layer.
     tapes: HashMap<(usize, usize), Tape>,
@@ -54,35 +60,45 @@ struct Running {
     kept_inputs: HashMap<(usize, usize), Vec<Box<dyn Part>>>,
     loss_tapes: HashMap<usize, LossTape>,
     /// Sum and weight of each micro-batch, on the last stage.
-    losses: BTreeMap<usize, (Tensor<1>, f64)>,
+    losses: BTreeMap<usize, (Tensor<1>, Weight)>,
     predictions: BTreeMap<usize, Packet>,
-    /// The weight of the whole mini-batch, once it is known.
-    weight: f64,
+    /// How gradients are averaged, once that is known.
+    averaging: Averaging,
     gradients: BTreeMap<String, TensorData>,
 }
 
 pub(crate) struct BurnStage {
     pub(crate) layers: Vec<Box<dyn Cell>>,
     pub(crate) device: Device,
-    pub(crate) backend: Arc<dyn Backend>,
     pub(crate) is_first: bool,
     pub(crate) is_last: bool,
     pub(crate) loss: Option<Arc<ErasedLoss>>,
-    pub(crate) stage_updates: bool,
+    common: Common,
+    /// The weight of the steps since the last update.
+    carried_weight: f64,
     running: Option<Running>,
 }
 
+/// What the stages of a pipeline have in common.
+#[derive(Clone)]
+pub(crate) struct Common {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) stage_updates: bool,
+    pub(crate) seed: u64,
+    pub(crate) clipping: Option<Clipping>,
+}
+
 impl BurnStage {
+    /// `place` says whether it is the first and whether it is the last.
     pub(crate) fn new(
         layers: Vec<Box<dyn Cell>>,
         device: Device,
-        backend: Arc<dyn Backend>,
         place: (bool, bool),
         loss: Option<Arc<ErasedLoss>>,
-        stage_updates: bool,
+        common: Common,
     ) -> Self {
         let (is_first, is_last) = place;
-        Self { layers, device, backend, is_first, is_last, loss, stage_updates, running: None }
+        Self { layers, device, is_first, is_last, loss, common, carried_weight: 0.0, running: None }
     }
 
     pub(crate) fn parameters(&self) -> BTreeMap<String, TensorData> {
@@ -117,11 +133,13 @@ impl BurnStage {
                 _ if taped => Forward::Taped { input_gradient: !is_model_input },
                 _ => Forward::Untaped,
             };
-            let running = self.running()?;
-            let (step, samples) = (running.step, running.batch.samples[m].clone());
+            let seed = self.common.seed;
+            let batch = &self.running()?.batch;
+            let (updates, samples) = (batch.updates, batch.samples[m].clone());
             let layer = &mut self.layers[index];
             let name = layer.name().to_owned();
-            let mut context = Context { phase, step, micro_batch: m, samples, layer: &name };
+            let place = Place { seed, updates, micro_batch: m };
+            let mut context = Context::new(phase, place, samples, &name);
             let (outputs, tape) = layer.forward(values, &mut context, mode)?;
             if let Some(tape) = tape {
                 self.running()?.tapes.insert((m, index), tape);
@@ -150,7 +168,8 @@ impl BurnStage {
         } else {
             loss(outputs, target)?
         };
-        running.losses.insert(m, (result.sum.inner(), result.weight));
+        let sum = if taped { result.sum.inner() } else { result.sum };
+        running.losses.insert(m, (sum, result.weight.inner()));
         Ok(())
     }
 
@@ -164,7 +183,7 @@ impl BurnStage {
     }
 
     fn flush(&self) -> Result<(), StageError> {
-        Ok(self.backend.flush(&self.device)?)
+        Ok(self.common.backend.flush(&self.device)?)
     }
 
     /// Where the tape of `layer` is missing, rebuilds the segment that it belongs to.
@@ -191,14 +210,13 @@ impl StageCompute for BurnStage {
 
     fn begin(&mut self, begin: Begin<'_, Batch>) -> Result<(), StageError> {
         self.running = Some(Running {
-            step: begin.step,
             batch: Arc::clone(begin.input),
             tapes: HashMap::new(),
             kept_inputs: HashMap::new(),
             loss_tapes: HashMap::new(),
             losses: BTreeMap::new(),
             predictions: BTreeMap::new(),
-            weight: 0.0,
+            averaging: Averaging::mean(1.0),
             gradients: BTreeMap::new(),
         });
         Ok(())
@@ -216,7 +234,7 @@ impl StageCompute for BurnStage {
         let input = input.ok_or_else(|| self.missing(0))?;
         let mut values = input.settle(&self.device).into_values();
         let layers = self.layers.len();
-        let trains = matches!(batch.task, Task::Train(_) | Task::Gradients);
+        let trains = matches!(batch.task, Task::Train(_) | Task::Accumulate | Task::Gradients);
         if trains {
             let mut next = 0;
             for segment in retention.dropped().iter().cloned() {
@@ -286,27 +304,43 @@ impl StageCompute for BurnStage {
     }
 
     fn finish(&mut self) -> Result<Vec<u8>, StageError> {
+        let task = self.running()?.batch.task.clone();
+        for layer in &mut self.layers {
+            layer.complete(matches!(task, Task::Train(_) | Task::Accumulate));
+        }
+        let squared_norms = match (task, self.common.clipping) {
+            (Task::Train(_), Some(Clipping::Norm(_))) => {
+                self.layers.iter().map(|layer| layer.squared_norm()).collect()
+            }
+            _ => Vec::new(),
+        };
+        // Only here and for the norms does the step read from the device.
         let losses = self.running()?.losses.values();
-        // The only place where the step reads from the device.
-        let pairs = losses.map(|(sum, weight)| {
-            let sum: f64 = sum.to_data().iter::<f64>().sum();
-            [sum, *weight]
-        });
-        Ok(pairs.flatten().flat_map(f64::to_le_bytes).collect())
+        let losses =
+            losses.map(|(sum, weight)| (sum.to_data().iter::<f64>().sum::<f64>(), weight.read()));
+        Ok(Report { squared_norms, losses: losses.collect() }.encode())
     }
 
     fn prepare(&mut self, reports: &[Vec<u8>]) -> Result<(), StageError> {
-        let (_, weight) = mean_of(reports)?;
-        if !(weight.is_finite() && weight > 0.0) {
+        let reports = Report::decode_all(reports)?;
+        let (_, weight) = mean_of(&reports);
+        let batch = Arc::clone(&self.running()?.batch);
+        let updates = matches!(batch.task, Task::Train(_));
+        let weight = if updates { self.carried_weight + weight } else { weight };
+        // A mini-batch without weight is fine if others are added to it.
+        if !(weight.is_finite() && (weight > 0.0 || matches!(batch.task, Task::Accumulate))) {
             return Err(StageError::Weight { weight });
         }
-        let stage_updates = self.stage_updates;
-        let running = self.running()?;
-        running.weight = weight;
-        let batch = Arc::clone(&running.batch);
-        if let (Task::Train(rate), true) = (&batch.task, stage_updates) {
+        let norm = norm_of(&reports, weight);
+        if let Some(norm) = norm.filter(|norm| !norm.is_finite()) {
+            return Err(StageError::Norm { norm });
+        }
+        let clipping = self.common.clipping.filter(|_| updates);
+        let averaging = Averaging::clipped(weight, clipping, norm);
+        self.running()?.averaging = averaging;
+        if let (Task::Train(rate), true) = (&batch.task, self.common.stage_updates) {
             for layer in &mut self.layers {
-                layer.stage_update(rate, weight)?;
+                layer.stage_update(rate, averaging)?;
             }
         }
         Ok(())
@@ -314,20 +348,26 @@ impl StageCompute for BurnStage {
 
     fn commit(&mut self) -> Result<(), StageError> {
         let running = self.running()?;
-        let (weight, batch) = (running.weight, Arc::clone(&running.batch));
+        let (averaging, batch) = (running.averaging, Arc::clone(&running.batch));
         match &batch.task {
             Task::Train(rate) => {
                 for layer in &mut self.layers {
-                    layer.commit(rate, weight)?;
+                    layer.commit(rate, averaging)?;
                 }
+                self.carried_weight = 0.0;
             }
-            Task::Gradients | Task::Evaluate | Task::Predict => {
+            Task::Accumulate => {
+                self.layers.iter_mut().for_each(|layer| layer.carry());
+                self.carried_weight += averaging.weight;
+            }
+            Task::Gradients => {
                 let mut gradients = BTreeMap::new();
                 for layer in &mut self.layers {
-                    gradients.extend(layer.take_gradients(weight));
+                    gradients.extend(layer.take_gradients(averaging));
                 }
                 self.running()?.gradients = gradients;
             }
+            Task::Evaluate | Task::Predict => {}
         }
         self.flush()
     }
@@ -348,19 +388,4 @@ impl StageCompute for BurnStage {
             None => StageOutput::default(),
         }
     }
-}
-
-/// The sums and weights that the last stage reported, added in the order of the micro-batches.
-pub(crate) fn mean_of(reports: &[Vec<u8>]) -> Result<(f64, f64), StageError> {
-    let last = reports.len().saturating_sub(1);
-    let unreadable = StageError::Report { stage: last };
-    let bytes = reports.last().ok_or(unreadable.clone())?;
-    let (numbers, rest) = bytes.as_chunks::<8>();
-    let (pairs, odd) = numbers.as_chunks::<2>();
-    if !(rest.is_empty() && odd.is_empty()) {
-        return Err(unreadable);
-    }
-    Ok(pairs.iter().fold((0.0, 0.0), |(sum, weight), [s, w]| {
-        (sum + f64::from_le_bytes(*s), weight + f64::from_le_bytes(*w))
-    }))
 }

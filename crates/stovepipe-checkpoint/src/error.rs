@@ -14,6 +14,43 @@ pub enum PolicyError {
         /// How many the plan has.
         expected: usize,
     },
+    /// A layer is named that the model doesn't have.
+    #[error("there is no layer {layer}: the model has {layers}, counted from 0")]
+    Layer {
+        /// The layer.
+        layer: usize,
+        /// How many there are.
+        layers: usize,
+    },
+    /// Costs are given for another number of layers.
+    #[error("costs are given for {found} layers, the model has {layers}: give one for each")]
+    Costs {
+        /// How many are given.
+        found: usize,
+        /// How many layers there are.
+        layers: usize,
+    },
+    /// A time isn't one.
+    #[error("recomputing layer {layer} takes {time}: give a finite time of at least 0")]
+    Time {
+        /// The layer.
+        layer: usize,
+        /// Its time.
+        time: f64,
+    },
+    /// No way to recompute fits.
+    #[error(
+        "rank {rank} needs at least {least} bytes for activations, however much is recomputed, and has \
+         {budget}: use smaller micro-batches, fewer of them at once (1f1b), more ranks, or a larger budget"
+    )]
+    Budget {
+        /// The rank.
+        rank: usize,
+        /// What it needs at least.
+        least: u64,
+        /// What it has.
+        budget: u64,
+    },
     /// The retention is impossible.
     #[error(transparent)]
     Plan(#[from] stovepipe_schedule::PlanError),

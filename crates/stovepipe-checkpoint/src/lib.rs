@@ -7,10 +7,14 @@
 //! An activation checkpoint (Chen et al., arXiv 1604.06174) is an activation that is kept so that
 //! others can be recomputed from it: here, the input of a stage or of a segment of its layers.
 
+mod budget;
 mod error;
 mod policies;
 mod policy;
+mod segments;
 
+pub use budget::{Budget, LayerActivations};
 pub use error::PolicyError;
 pub use policies::{Always, ExceptLast, Never};
 pub use policy::{CheckpointPolicy, Layout};
+pub use segments::{EveryLayers, Selective, SqrtLayers};

@@ -98,6 +98,8 @@ pub struct Choice {
     pub seconds: f64,
     /// Idle time divided by total time.
     pub bubble: f64,
+    /// The most samples whose activations a rank holds at once; a stage counts as its part of the rank.
+    pub kept_samples: f64,
     /// The most bytes that each rank holds at once, micro-batches of two sizes counted at the larger;
     /// none if the profile doesn't know.
     pub memory: Option<Vec<u64>>,
@@ -128,15 +130,33 @@ pub struct Rejected {
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// What can run, the fastest first; of equally fast ones the one with the fewest ranks, then with
-    /// the least memory.
+    /// What can run: first what is as fast as the fastest for all that can be [told](Self::TOLERANCE),
+    /// the simplest and leanest of it first, then the others by time.
     pub choices: Vec<Choice>,
     /// What can't.
     pub rejected: Vec<Rejected>,
 }
 
 impl Report {
-    /// The fastest.
+    /// Predictions that differ by no more than this part can't be told apart. Among such configurations
+    /// the one with the fewest ranks, stages and samples kept comes first: it has the fewest messages,
+    /// and activations that a backward needs soon are still in the cache.
+    pub const TOLERANCE: f64 = 0.03;
+
+    /// Puts the choices in order.
+    pub(crate) fn sort(&mut self) {
+        self.choices.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        let fastest = self.choices.first().map_or(0.0, |choice| choice.seconds);
+        let limit = fastest * (1.0 + Self::TOLERANCE);
+        let level = self.choices.partition_point(|choice| choice.seconds <= limit);
+        self.choices[..level].sort_by(|a, b| {
+            let sizes = |choice: &Choice| (choice.configuration.ranks, choice.configuration.chunks);
+            let by_sizes = sizes(a).cmp(&sizes(b));
+            by_sizes.then(a.kept_samples.total_cmp(&b.kept_samples))
+        });
+    }
+
+    /// The choice to run: the fastest, or a simpler one as fast for all that can be told.
     ///
     /// # Panics
     ///
@@ -146,9 +166,11 @@ impl Report {
         &self.choices[0]
     }
 
-    /// How much longer than the best a choice takes: 0.1 for 10%.
+    /// How much longer than the fastest a choice takes: 0.1 for 10%.
     #[must_use]
     pub fn slower(&self, choice: &Choice) -> f64 {
-        if self.best().seconds > 0.0 { choice.seconds / self.best().seconds - 1.0 } else { 0.0 }
+        let fastest =
+            self.choices.iter().map(|choice| choice.seconds).fold(f64::INFINITY, f64::min);
+        if fastest > 0.0 { choice.seconds / fastest - 1.0 } else { 0.0 }
     }
 }

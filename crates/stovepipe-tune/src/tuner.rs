@@ -120,11 +120,7 @@ impl<'a> Tuner<'a> {
             let (more, ranks) = (self.bytes_that_help(&rejected), self.ranks_that_help());
             return Err(TuneError::NothingFits { rejected, more, ranks });
         }
-        report.choices.sort_by(|a, b| {
-            let by_time = a.seconds.total_cmp(&b.seconds);
-            let by_ranks = a.configuration.ranks.cmp(&b.configuration.ranks);
-            by_time.then(by_ranks).then(a.most_memory().cmp(&b.most_memory()))
-        });
+        report.sort();
         Ok(report)
     }
 
@@ -319,9 +315,14 @@ impl<'a> Tuner<'a> {
         let Fitted { configuration, costs, partition, program, memory } = fitted;
         let model = self.cost_model(program.plan(), &partition, &costs);
         let timeline = simulate(&program, &model).map_err(|error| (error.to_string(), None))?;
+        let ranks = 0..configuration.ranks;
+        let most = ranks.map(|rank| program.peak_activations(rank)).max().unwrap_or(0);
+        let samples = self.batch as f64 / configuration.micro_batches as f64;
+        let kept_samples = most as f64 * samples / configuration.chunks as f64;
         Ok(Choice {
             configuration,
             partition,
+            kept_samples,
             seconds: timeline.makespan(),
             bubble: timeline.bubble().unwrap_or(0.0),
             memory,

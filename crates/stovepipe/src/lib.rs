@@ -55,10 +55,12 @@ pub use stovepipe_tune as tune;
 /// What most programs need.
 pub mod prelude {
     pub use stovepipe_burn::{
-        Backend, Context, CrossEntropy, Layer, LayerCosts, Loss, LossSum, MeanSquaredError,
-        Pipeline, Sequential,
+        Backend, Clipping, Context, CrossEntropy, Layer, LayerCosts, Loss, LossSum,
+        MeanSquaredError, Pipeline, Sequential,
     };
-    pub use stovepipe_checkpoint::{Always, CheckpointPolicy, ExceptLast, Never};
+    pub use stovepipe_checkpoint::{
+        Always, Budget, CheckpointPolicy, EveryLayers, ExceptLast, Never, Selective, SqrtLayers,
+    };
     #[cfg(feature = "flex")]
     pub use stovepipe_flex::Flex;
     pub use stovepipe_partition::{Explicit, Minimax, Partitioner, Uniform};

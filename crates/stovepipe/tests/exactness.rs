@@ -9,6 +9,7 @@ use common::{Setup, Toy, batch, bits, build, relative_difference};
 use stovepipe::burn::nn::LinearConfig;
 use stovepipe::burn::optim::SgdConfig;
 use stovepipe::burn::tensor::{Device, Int, Tensor, TensorData};
+use stovepipe::checkpoint::LayerActivations;
 use stovepipe::prelude::*;
 use stovepipe::schedule::Plan;
 
@@ -92,6 +93,38 @@ fn several_stages_on_a_rank_change_no_bit() {
                     assert!(run(stages, chunks, schedule(), policy()) == expected, "{what}");
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn segments_of_a_stage_are_rebuilt_one_by_one_to_the_same_bits() {
+    let costs = |bytes| {
+        let layer = LayerActivations { bytes, input: 10, recompute: 1.0 };
+        vec![layer; common::model().len()]
+    };
+    let policies: [fn() -> Box<dyn CheckpointPolicy>; 4] = [
+        || Box::new(EveryLayers::new(1)),
+        || Box::new(EveryLayers::new(2)),
+        || Box::new(SqrtLayers),
+        || Box::new(Selective::new([1, 2, 5])),
+    ];
+    for schedule in [schedules()[0].1, schedules()[2].1] {
+        let run = |stages, policy: Box<dyn CheckpointPolicy>| {
+            let schedule = schedule();
+            train(
+                build(Setup { stages, micro_batches: 4, schedule, policy, ..Setup::default() }),
+                7,
+            )
+        };
+        let expected = run(1, Box::new(Never));
+        for stages in 1..=4 {
+            for policy in policies {
+                assert!(run(stages, policy()) == expected, "{} {stages}", policy().name());
+            }
+            // Some layers dropped, some kept.
+            let budget = Budget::new(4 * 7 * 60 / stages as u64 + 400, costs(100));
+            assert!(run(stages, Box::new(budget)) == expected, "budget {stages}");
         }
     }
 }

@@ -1,0 +1,141 @@
+//! What is done with accumulated gradients before an update: the mean over the mini-batch, and clipping.
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::Tensor;
+
+/// How gradients are kept from growing too large.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Clipping {
+    /// Scales all gradients by one factor, so that the norm of the whole gradient over all stages is at
+    /// most this: `max / norm` where the norm is larger (Pascanu et al., arXiv 1211.5063).
+    Norm(f64),
+    /// Limits every element to plus or minus this.
+    Value(f64),
+}
+
+impl Clipping {
+    /// The limit.
+    pub(crate) fn limit(self) -> f64 {
+        match self {
+            Self::Norm(limit) | Self::Value(limit) => limit,
+        }
+    }
+}
+
+/// From sums of gradients to what the optimizer gets.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Averaging {
+    /// What the sums are divided by.
+    pub(crate) weight: f64,
+    /// What the means are multiplied by, if by anything.
+    pub(crate) factor: Option<f64>,
+    /// Between what and minus what they are kept then.
+    pub(crate) limit: Option<f64>,
+}
+
+impl Averaging {
+    /// The mean alone.
+    pub(crate) fn mean(weight: f64) -> Self {
+        Self { weight, factor: None, limit: None }
+    }
+
+    /// Clipped, if asked for; `norm` is that of the mean gradient.
+    pub(crate) fn clipped(weight: f64, clipping: Option<Clipping>, norm: Option<f64>) -> Self {
+        let mean = Self::mean(weight);
+        match (clipping, norm) {
+            (Some(Clipping::Norm(limit)), Some(norm)) if norm > limit => {
+                Self { factor: Some(limit / norm), ..mean }
+            }
+            (Some(Clipping::Value(limit)), _) => Self { limit: Some(limit), ..mean },
+            _ => mean,
+        }
+    }
+
+    fn of<const D: usize>(&self, sum: Tensor<D>) -> Tensor<D> {
+        let mut gradient = sum.div_scalar(self.weight);
+        if let Some(factor) = self.factor {
+            gradient = gradient.mul_scalar(factor);
+        }
+        match self.limit {
+            Some(limit) => gradient.clamp(-limit, limit),
+            None => gradient,
+        }
+    }
+}
+
+/// Takes the sums of a module's parameters and averages them.
+pub(crate) fn average<M: Module>(
+    module: &M,
+    sums: &mut GradientsParams,
+    averaging: Averaging,
+) -> GradientsParams {
+    let mut average = Average { sums, averaging, means: GradientsParams::new() };
+    module.visit(&mut average);
+    average.means
+}
+
+struct Average<'a> {
+    sums: &'a mut GradientsParams,
+    averaging: Averaging,
+    means: GradientsParams,
+}
+
+impl ModuleVisitor for Average<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(sum) = self.sums.remove::<D>(param.id) {
+            self.means.register(param.id, self.averaging.of(sum));
+        }
+    }
+}
+
+/// Adds one module's gradients to others, in the order `earlier + later`.
+pub(crate) fn add<M: Module>(
+    module: &M,
+    earlier: &GradientsParams,
+    later: GradientsParams,
+) -> GradientsParams {
+    let mut add = Add { earlier, later, sums: GradientsParams::new() };
+    module.visit(&mut add);
+    add.sums
+}
+
+struct Add<'a> {
+    earlier: &'a GradientsParams,
+    later: GradientsParams,
+    sums: GradientsParams,
+}
+
+impl ModuleVisitor for Add<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let earlier = self.earlier.get::<D>(param.id);
+        let sum = match (earlier, self.later.remove::<D>(param.id)) {
+            (Some(earlier), Some(later)) => earlier + later,
+            (Some(one), None) | (None, Some(one)) => one,
+            (None, None) => return,
+        };
+        self.sums.register(param.id, sum);
+    }
+}
+
+/// The sum of the squares of a module's gradients, added parameter by parameter in 64 bits. Reads from
+/// the device.
+pub(crate) fn squared_norm<M: Module>(module: &M, gradients: &GradientsParams) -> f64 {
+    let mut norm = SquaredNorm { gradients, parts: Vec::new() };
+    module.visit(&mut norm);
+    // All are queued before the first is read.
+    norm.parts.into_iter().map(|part| part.into_data().iter::<f64>().sum::<f64>()).sum()
+}
+
+struct SquaredNorm<'a> {
+    gradients: &'a GradientsParams,
+    parts: Vec<Tensor<1>>,
+}
+
+impl ModuleVisitor for SquaredNorm<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(gradient) = self.gradients.get::<D>(param.id) {
+            self.parts.push(gradient.powi_scalar(2).sum());
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Finding modules of Burn whose forward can't be run twice with the same result.
+
+use burn::module::{Flag, Module, ModuleVisitor, Param};
+
+/// A module inside a layer that recomputation would change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unreplayable {
+    /// Its place in the layer, like `attention.dropout`; empty if it is the layer.
+    pub(crate) path: String,
+    /// Its type, like `Dropout`.
+    pub(crate) module: &'static str,
+    /// Why, and what to do.
+    pub(crate) advice: &'static str,
+}
+
+const DRAWS: &str = "it draws from a generator that all threads share, so that another mask would be \
+                     drawn: use `context.dropout(x, probability)` or `context.normal(&x)`";
+const COUNTS: &str = "its running statistics would count the micro-batch twice: keep the layer's \
+                      activations, or use another normalization";
+
+/// The modules in `layer` that recomputation would change.
+pub(crate) fn unreplayable<M: Module>(layer: &M) -> Vec<Unreplayable> {
+    let mut search = Search::default();
+    layer.visit(&mut search);
+    search.found
+}
+
+#[derive(Default)]
+struct Search {
+    /// Fields on the way, and the type that each belongs to.
+    path: Vec<(String, String)>,
+    found: Vec<Unreplayable>,
+}
+
+impl Search {
+    fn add(&mut self, module: &'static str, advice: &'static str) {
+        let names = self.path.iter().map(|(name, _)| name.as_str());
+        let path: Vec<&str> = names.take(self.path.len().saturating_sub(1)).collect();
+        let found = Unreplayable { path: path.join("."), module, advice };
+        if !self.found.contains(&found) {
+            self.found.push(found);
+        }
+    }
+}
+
+impl ModuleVisitor for Search {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        self.path.push((name.to_owned(), container_type.to_owned()));
+        if container_type == "Struct:BatchNorm" {
+            self.add("BatchNorm", COUNTS);
+        }
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.pop();
+    }
+
+    fn visit_flag(&mut self, flag: &Param<Flag>) {
+        let container = self.path.last().map(|(_, container)| container.as_str());
+        if !flag.val().is_enabled() {
+            return;
+        }
+        match container {
+            Some("Struct:Dropout") => self.add("Dropout", DRAWS),
+            Some("Struct:GaussianNoise") => self.add("GaussianNoise", DRAWS),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::attention::MultiHeadAttentionConfig;
+    use burn::nn::{BatchNormConfig, DropoutConfig, GaussianNoiseConfig, LinearConfig};
+    use burn::tensor::Device;
+
+    use super::*;
+
+    fn found<M: Module>(module: &M) -> Vec<(String, &'static str)> {
+        unreplayable(module).into_iter().map(|u| (u.path, u.module)).collect()
+    }
+
+    #[test]
+    fn modules_that_draw_or_count_are_found() {
+        let device = Device::flex();
+        assert_eq!(found(&LinearConfig::new(2, 2).init(&device)), []);
+        let dropout = DropoutConfig::new(0.5).init();
+        assert_eq!(found(&dropout), [(String::new(), "Dropout")]);
+        assert_eq!(found(&dropout.freeze()), []);
+        let noise = GaussianNoiseConfig::new(0.5).init();
+        assert_eq!(found(&vec![noise]), [("0".to_owned(), "GaussianNoise")]);
+        let attention = MultiHeadAttentionConfig::new(4, 2).init(&device);
+        assert_eq!(found(&attention), [("dropout".to_owned(), "Dropout")]);
+        let norm = BatchNormConfig::new(3).init(&device);
+        assert_eq!(found(&norm), [(String::new(), "BatchNorm")]);
+    }
+}

@@ -1,0 +1,330 @@
+//! What training means stays the same however it is split: dropout, clipping, weights and accumulated
+//! mini-batches, each against one stage, bit for bit.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::{CLASSES, DIM, SEQ, batch, bits, model};
+use stovepipe::burn::grad_clipping::GradientClippingConfig;
+use stovepipe::burn::nn::{DropoutConfig, EmbeddingConfig, LinearConfig};
+use stovepipe::burn::optim::{AdamConfig, SgdConfig};
+use stovepipe::burn::tensor::{Device, Int, Tensor};
+use stovepipe::prelude::*;
+use stovepipe::{Boundary, BuildError, Builder};
+
+type Bits = BTreeMap<String, Vec<u8>>;
+type Tokens = Tensor<2, Int>;
+
+/// Builds, runs and reads a pipeline on 1 to 4 stages, with each schedule and policy, and checks that all
+/// give what one stage gives. Schedules of one order of accumulation are compared.
+fn is_the_same_on_any_number_of_stages<T, R>(
+    builder: impl Fn() -> Builder<Tokens, Tensor<3>, T>,
+    run: impl Fn(Pipeline<Tokens, Tensor<3>, T>) -> R,
+) -> R
+where
+    T: Boundary,
+    R: PartialEq,
+{
+    let schedules: [fn() -> Box<dyn Schedule>; 2] =
+        [|| Box::new(OneFOneB), || Box::new(GPipe::new(Drain::Forward))];
+    let policies: [fn() -> Box<dyn CheckpointPolicy>; 3] =
+        [|| Box::new(Never), || Box::new(Always), || Box::new(ExceptLast)];
+    let mut expected = None;
+    for schedule in schedules {
+        for policy in policies {
+            for stages in 1..=4 {
+                let pipeline = builder()
+                    .backend(Flex::new())
+                    .stages(stages)
+                    .micro_batches(3)
+                    .schedule(schedule())
+                    .checkpoint(policy())
+                    .layer_costs(LayerCosts::Uniform)
+                    .seed(11)
+                    .build()
+                    .expect("a pipeline");
+                let found = run(pipeline);
+                let what = format!("{} {} {stages}", schedule().name(), policy().name());
+                assert!(*expected.get_or_insert_with(|| run(one(&builder))) == found, "{what}");
+            }
+        }
+    }
+    expected.expect("there was a run")
+}
+
+fn one<T: Boundary>(
+    builder: &impl Fn() -> Builder<Tokens, Tensor<3>, T>,
+) -> Pipeline<Tokens, Tensor<3>, T> {
+    builder()
+        .backend(Flex::new())
+        .micro_batches(3)
+        .schedule(OneFOneB)
+        .seed(11)
+        .build()
+        .expect("a pipeline")
+}
+
+/// Losses of three steps and the parameters after them.
+fn train(mut pipeline: Pipeline<Tokens, Tensor<3>, Tokens>) -> (Vec<f64>, Bits) {
+    let losses = (0..3).map(|step| {
+        let (x, y) = batch(7, step);
+        pipeline.step(x, y).expect("a step").loss
+    });
+    let losses = losses.collect();
+    (losses, bits(&pipeline.parameters().expect("parameters")))
+}
+
+fn with_dropout() -> Sequential<Tokens, Tensor<3>> {
+    Sequential::<Tokens>::new()
+        .push_module("embed", |d| EmbeddingConfig::new(CLASSES, DIM).init(d), |m, x| m.forward(x))
+        .push_fn_with_context("first", |x: Tensor<3>, context| context.dropout(x, 0.3))
+        .push_module("up", |d| LinearConfig::new(DIM, DIM).init(d), |m, x: Tensor<3>| m.forward(x))
+        .push_fn_with_context("twice", |x: Tensor<3>, context| {
+            let noise = context.normal(&x) * 0.1;
+            context.dropout(x, 0.2) + noise
+        })
+        .push_module(
+            "head",
+            |d| LinearConfig::new(DIM, CLASSES).init(d),
+            |m, x: Tensor<3>| m.forward(x),
+        )
+}
+
+fn adam<T>(builder: Builder<Tokens, Tensor<3>, T>) -> Builder<Tokens, Tensor<3>, T> {
+    builder.optimizer(AdamConfig::new().init()).learning_rate(1e-2)
+}
+
+#[test]
+fn dropout_is_the_same_however_it_is_split() {
+    let builder = || adam(Pipeline::builder(with_dropout()).loss(CrossEntropy));
+    let (losses, _) = is_the_same_on_any_number_of_stages(builder, train);
+    // It isn't nothing: evaluation leaves it out, and steps draw anew.
+    let mut pipeline = one(&builder);
+    let (x, y) = batch(7, 0);
+    let evaluated = pipeline.evaluate(x.clone(), y.clone()).expect("evaluates").loss;
+    assert!((losses[0] - evaluated).abs() > 1e-4);
+    let first = pipeline.gradients(x.clone(), y.clone()).expect("gradients").loss;
+    assert_eq!(first, losses[0]);
+    pipeline.step(batch(7, 5).0, batch(7, 5).1).expect("a step");
+    let frozen = builder().learning_rate(0.0);
+    let mut frozen = frozen.backend(Flex::new()).micro_batches(3).seed(11).build().expect("builds");
+    let steps: Vec<f64> =
+        (0..2).map(|_| frozen.step(x.clone(), y.clone()).expect("a step").loss).collect();
+    assert_ne!(steps[0], steps[1]);
+}
+
+#[test]
+fn dropout_does_not_depend_on_the_number_of_micro_batches() {
+    let loss = |micro_batches| {
+        let builder = adam(Pipeline::builder(with_dropout()).loss(CrossEntropy));
+        let mut pipeline =
+            builder.backend(Flex::new()).micro_batches(micro_batches).build().expect("builds");
+        let (x, y) = batch(8, 0);
+        pipeline.gradients(x, y).expect("gradients").loss
+    };
+    for micro_batches in [2, 3, 8] {
+        assert!((loss(micro_batches) - loss(1)).abs() < 1e-6);
+    }
+}
+
+#[test]
+fn what_cannot_be_run_twice_is_not_recomputed() {
+    let build = |policy: Box<dyn CheckpointPolicy>, allow: bool| {
+        let model = Sequential::<Tensor<2>>::new()
+            .push_module("up", |d| LinearConfig::new(3, 3).init(d), |m, x: Tensor<2>| m.forward(x))
+            .push_module(
+                "drop",
+                |_| DropoutConfig::new(0.5).init(),
+                |m, x: Tensor<2>| m.forward(x),
+            );
+        let builder = Pipeline::builder(model).backend(Flex::new()).stages(2).micro_batches(2);
+        let builder = builder.checkpoint(policy).loss(MeanSquaredError);
+        let builder = builder.optimizer(SgdConfig::new().init()).learning_rate(0.1);
+        if allow { builder.allow_unreplayable("drop") } else { builder }.build()
+    };
+    assert!(build(Box::new(Never), false).is_ok());
+    assert!(build(Box::new(Always), true).is_ok());
+    let error = build(Box::new(Always), false).err().expect("refused");
+    assert!(matches!(error, BuildError::Unreplayable { .. }));
+    let text = error.to_string();
+    for part in ["layer `drop`", "Dropout", "context.dropout", "allow_unreplayable(\"drop\")"] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn clipping_by_norm_looks_at_all_stages() {
+    let sgd = |clipping: Option<Clipping>| {
+        move || {
+            let builder = Pipeline::builder(model()).loss(CrossEntropy);
+            let builder = builder.optimizer(SgdConfig::new().init()).learning_rate(0.5);
+            match clipping {
+                Some(clipping) => builder.clip_gradients(clipping),
+                None => builder,
+            }
+        }
+    };
+    let (x, y) = batch(7, 0);
+    let gradients = one(&sgd(None)).gradients(x.clone(), y.clone()).expect("gradients").gradients;
+    let squares = gradients.values().flat_map(|data| data.iter::<f64>().map(|v| v * v));
+    let norm = squares.sum::<f64>().sqrt();
+    let limit = norm / 3.0;
+
+    let clipped = sgd(Some(Clipping::Norm(limit)));
+    let step = one(&clipped).step(x.clone(), y.clone()).expect("a step");
+    assert!((step.gradient_norm.expect("measured") / norm - 1.0).abs() < 1e-6);
+    is_the_same_on_any_number_of_stages(clipped, train);
+
+    // The update is a third of the unclipped one, in every parameter.
+    let moved = |builder: &dyn Fn() -> Builder<Tokens, Tensor<3>, Tokens>| {
+        let mut pipeline = one(&|| builder());
+        let before = pipeline.parameters().expect("parameters");
+        pipeline.step(x.clone(), y.clone()).expect("a step");
+        let after = pipeline.parameters().expect("parameters");
+        let pairs = after.iter().flat_map(|(name, after)| {
+            let (after, before) = (after.iter::<f64>(), before[name].iter::<f64>());
+            after.zip(before).map(|(a, b)| a - b).collect::<Vec<_>>()
+        });
+        pairs.collect::<Vec<f64>>()
+    };
+    let (whole, third) = (moved(&sgd(None)), moved(&clipped));
+    let difference = whole.iter().zip(&third).map(|(w, t)| (w / 3.0 - t).abs()).fold(0.0, f64::max);
+    assert!(difference < 1e-6, "{difference}");
+
+    // A norm below the limit changes nothing.
+    let loose = sgd(Some(Clipping::Norm(100.0 * norm)));
+    assert!(train(one(&loose)) == train(one(&sgd(None))));
+    let value = sgd(Some(Clipping::Value(1e-3)));
+    is_the_same_on_any_number_of_stages(value, train);
+    let largest = moved(&value).into_iter().fold(0.0, |a: f64, b| a.max(b.abs()));
+    assert!((largest / (0.5 * 1e-3) - 1.0).abs() < 1e-3, "{largest}");
+}
+
+#[test]
+fn clipping_is_checked_and_done_in_one_place() {
+    let build = |clipping: f64, own: bool| {
+        let mut optimizer = AdamConfig::new();
+        if own {
+            optimizer = optimizer.with_grad_clipping(Some(GradientClippingConfig::Norm(1.0)));
+        }
+        let builder = Pipeline::builder(model()).backend(Flex::new()).loss(CrossEntropy);
+        let builder = builder.optimizer(optimizer.init()).learning_rate(0.1);
+        builder.clip_gradients(Clipping::Norm(clipping)).build().map(drop)
+    };
+    assert!(build(1.0, false).is_ok());
+    for limit in [0.0, -1.0, f64::NAN] {
+        let error = build(limit, false).expect_err("refused").to_string();
+        assert!(error.contains("give a number above 0"), "{error}");
+    }
+    let error = build(1.0, true).expect_err("refused").to_string();
+    assert!(error.contains(".clip_gradients("), "{error}");
+}
+
+#[test]
+fn a_gradient_that_is_not_finite_updates_nothing() {
+    let builder = || {
+        let builder = Pipeline::builder(model()).loss(|logits: Tensor<3>, targets: Tokens| {
+            // Infinite for one of the steps only.
+            let scale =
+                if targets.clone().max().into_scalar::<i32>() > 10 { f64::INFINITY } else { 1.0 };
+            stovepipe::LossSum::new(logits.powi_scalar(2).sum() * scale, 1.0)
+        });
+        adam(builder).clip_gradients(Clipping::Norm(1.0))
+    };
+    let mut pipeline = one(&builder);
+    let before = bits(&pipeline.parameters().expect("parameters"));
+    let device = Device::flex();
+    let tokens = |class: i32| Tokens::full([3, SEQ], class, &device);
+    let error = pipeline.step(tokens(1), tokens(11)).expect_err("refused").to_string();
+    assert!(error.contains("nothing is updated"), "{error}");
+    assert!(bits(&pipeline.parameters().expect("parameters")) == before);
+    pipeline.step(tokens(1), tokens(1)).expect("a step");
+}
+
+#[test]
+fn ignored_tokens_are_averaged_over_the_whole_mini_batch() {
+    // Targets of class 3 don't count; micro-batches have different numbers of others.
+    let builder = || adam(Pipeline::builder(model()).loss(CrossEntropy.ignoring(3)));
+    is_the_same_on_any_number_of_stages(builder, train);
+    let (x, y) = batch(7, 0);
+    let counted = y.to_data().iter::<i64>().filter(|&class| class != 3).count();
+    let step = one(&builder).step(x.clone(), y.clone()).expect("a step");
+    assert_eq!(step.weight, counted as f64);
+    // As if each token were weighed by hand.
+    let weights = y.clone().equal_scalar(3).bool_not().float();
+    let by_hand = || adam(Pipeline::builder(model()).loss(CrossEntropy.weighted()));
+    let weighed = one(&by_hand).step(x, (y, weights)).expect("a step");
+    assert_eq!((weighed.loss, weighed.weight), (step.loss, step.weight));
+}
+
+#[test]
+fn a_batch_in_which_nothing_counts_is_refused() {
+    let builder = || adam(Pipeline::builder(model()).loss(CrossEntropy.ignoring(3)));
+    let mut pipeline = one(&builder);
+    let before = bits(&pipeline.parameters().expect("parameters"));
+    let targets = Tokens::full([4, SEQ], 3, &Device::flex());
+    let error = pipeline.step(batch(4, 0).0, targets).expect_err("refused").to_string();
+    assert!(error.contains("add up to 0"), "{error}");
+    assert!(bits(&pipeline.parameters().expect("parameters")) == before);
+}
+
+#[test]
+fn accumulated_mini_batches_count_every_sample_once() {
+    let accumulate = |mut pipeline: Pipeline<Tokens, Tensor<3>, Tokens>| {
+        for step in 0..2 {
+            for (samples, number) in [(7, 0), (2, 1)] {
+                let (x, y) = batch(samples, 3 * step + number);
+                pipeline.accumulate(x, y).expect("gradients");
+            }
+            let (x, y) = batch(4, 3 * step + 2);
+            pipeline.step(x, y).expect("a step");
+        }
+        bits(&pipeline.parameters().expect("parameters"))
+    };
+    let plain = || adam(Pipeline::builder(model()).loss(CrossEntropy));
+    is_the_same_on_any_number_of_stages(plain, accumulate);
+    is_the_same_on_any_number_of_stages(|| plain().clip_gradients(Clipping::Norm(0.1)), accumulate);
+    is_the_same_on_any_number_of_stages(|| plain().stage_updates(true), accumulate);
+
+    // The mean over all thirteen samples.
+    let sgd = || {
+        let builder = Pipeline::builder(model()).loss(CrossEntropy);
+        builder.optimizer(SgdConfig::new().init()).learning_rate(1.0)
+    };
+    let (a, b, c) = (batch(7, 0), batch(2, 1), batch(4, 2));
+    let mut apart = one(&sgd);
+    apart.accumulate(a.0.clone(), a.1.clone()).expect("gradients");
+    apart.accumulate(b.0.clone(), b.1.clone()).expect("gradients");
+    // Looking at gradients neither adds nor takes.
+    apart.gradients(a.0.clone(), a.1.clone()).expect("gradients");
+    apart.step(c.0.clone(), c.1.clone()).expect("a step");
+    let mut together = one(&sgd);
+    let all = |pick: fn(&(Tokens, Tokens)) -> &Tokens| {
+        Tensor::cat([&a, &b, &c].map(|pair| pick(pair).clone()).to_vec(), 0)
+    };
+    together.step(all(|pair| &pair.0), all(|pair| &pair.1)).expect("a step");
+    let (apart, together) =
+        (apart.parameters().expect("parameters"), together.parameters().expect("parameters"));
+    assert!(common::relative_difference(&apart, &together) < 1e-6);
+}
+
+#[test]
+fn a_failed_step_keeps_what_was_accumulated() {
+    let builder = || adam(Pipeline::builder(model()).loss(CrossEntropy.ignoring(3)));
+    let run = |fails: bool| {
+        let mut pipeline = one(&builder);
+        let (x, y) = batch(5, 0);
+        pipeline.accumulate(x.clone(), y.clone()).expect("gradients");
+        if fails {
+            // Token numbers that the embedding doesn't have.
+            let wrong = Tokens::full([5, SEQ], CLASSES as i32 + 5, &Device::flex());
+            pipeline.step(wrong.clone(), y.clone()).expect_err("fails");
+            pipeline.accumulate(wrong, y).expect_err("fails");
+        }
+        let (x, y) = batch(4, 1);
+        pipeline.step(x, y).expect("a step");
+        bits(&pipeline.parameters().expect("parameters"))
+    };
+    assert!(run(true) == run(false));
+}
