@@ -3,12 +3,12 @@
 
 use burn::tensor::{Bool, Int, Tensor};
 
-use crate::part::{Packet, Part};
+use crate::part::{Absent, Packet, Part};
 
 /// A type that layers take and return, and that therefore can travel between stages.
 ///
-/// Implemented for `Tensor<D>`, `Tensor<D, Int>` and `Tensor<D, Bool>` of any rank, and for tuples of
-/// up to six boundary types, nested ones included. The first axis of every tensor that enters the
+/// Implemented for `Tensor<D>`, `Tensor<D, Int>` and `Tensor<D, Bool>` of any rank, for tuples of up to
+/// six boundary types, nested ones included, and for `Option` of one. The first axis of every tensor that enters the
 /// model is the batch axis.
 ///
 /// The trait is sealed: its values are taken apart into tensors on the way.
@@ -36,19 +36,23 @@ pub(crate) fn into_parts<T: Boundary>(value: T) -> Vec<Box<dyn Part>> {
 
 pub(crate) fn from_parts<T: Boundary>(parts: Vec<Box<dyn Part>>) -> Result<T, BoundaryError> {
     let found = parts.iter().map(|p| p.describe()).collect::<Vec<_>>().join(", ");
-    let mut parts = parts.into_iter();
+    let mut parts = parts.into_iter().peekable();
     let value = T::pull(&mut parts).filter(|_| parts.next().is_none());
     value.ok_or_else(|| BoundaryError { expected: T::describe(), found })
 }
 
+/// What is left of a value taken apart.
+pub(crate) type Parts = std::iter::Peekable<std::vec::IntoIter<Box<dyn Part>>>;
+
 pub(crate) mod sealed {
+    use super::Parts;
     use crate::part::Part;
 
     /// How a value is taken apart and put together.
     #[allow(private_interfaces, reason = "sealed: no other crate sees or implements this")]
     pub trait Boundary: Sized {
         fn push(self, parts: &mut Vec<Box<dyn Part>>);
-        fn pull(parts: &mut dyn Iterator<Item = Box<dyn Part>>) -> Option<Self>;
+        fn pull(parts: &mut Parts) -> Option<Self>;
         fn describe() -> String;
     }
 }
@@ -61,7 +65,7 @@ macro_rules! tensor {
                 parts.push(Box::new(self));
             }
 
-            fn pull(parts: &mut dyn Iterator<Item = Box<dyn Part>>) -> Option<Self> {
+            fn pull(parts: &mut Parts) -> Option<Self> {
                 parts.next()?.into_any().downcast().ok().map(|tensor| *tensor)
             }
 
@@ -75,6 +79,27 @@ tensor!(burn::tensor::Float, "");
 tensor!(Int, ", Int");
 tensor!(Bool, ", Bool");
 
+#[allow(private_interfaces, reason = "sealed: no other crate sees or implements this")]
+impl<T: sealed::Boundary> sealed::Boundary for Option<T> {
+    fn push(self, parts: &mut Vec<Box<dyn Part>>) {
+        match self {
+            Some(value) => value.push(parts),
+            None => parts.push(Box::new(Absent)),
+        }
+    }
+
+    fn pull(parts: &mut Parts) -> Option<Self> {
+        if parts.next_if(|part| part.as_any().is::<Absent>()).is_some() {
+            return Some(None);
+        }
+        T::pull(parts).map(Some)
+    }
+
+    fn describe() -> String {
+        format!("Option<{}>", T::describe())
+    }
+}
+
 macro_rules! tuple {
     ($($name:ident)+) => {
         #[allow(private_interfaces, reason = "sealed: no other crate sees or implements this")]
@@ -85,7 +110,7 @@ macro_rules! tuple {
                 $($name.push(parts);)+
             }
 
-            fn pull(parts: &mut dyn Iterator<Item = Box<dyn Part>>) -> Option<Self> {
+            fn pull(parts: &mut Parts) -> Option<Self> {
                 Some(($($name::pull(parts)?,)+))
             }
 
@@ -125,6 +150,27 @@ mod tests {
         let parts =
             into_parts((Tensor::<1>::zeros([2], &device), Tensor::<1>::zeros([2], &device)));
         assert!(from_parts::<Tensor<1>>(parts).is_err());
+    }
+
+    #[test]
+    fn optional_parts_come_or_don_t() {
+        type Value = (Option<Tensor<1>>, (Tensor<2>, Option<Tensor<1, Int>>));
+        let device = Device::flex();
+        let x = || Tensor::<2>::zeros([2, 3], &device);
+        for there in [false, true] {
+            let value: Value = (
+                there.then(|| Tensor::ones([2], &device)),
+                (x(), (!there).then(|| Tensor::zeros([2], &device))),
+            );
+            let packet = into_packet(value);
+            assert_eq!(packet.samples(), Ok(2));
+            let pieces = vec![packet.slice(&(0..1)), packet.slice(&(1..2))];
+            let joined = Packet::concat(pieces).expect("same types").into_values();
+            let (first, (_, last)) = from_parts::<Value>(joined).expect("fits");
+            assert_eq!((first.is_some(), last.is_some()), (there, !there));
+        }
+        let error = from_parts::<Tensor<2>>(into_parts(None::<Tensor<2>>)).expect_err("nothing");
+        assert_eq!(error.to_string(), "takes Tensor<2>, but was given nothing");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Configuring a pipeline.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -65,6 +65,7 @@ pub struct Builder<I, O, T = NoLoss> {
     pub(crate) stage_updates: bool,
     allowed: Vec<String>,
     clipping: Option<Clipping>,
+    metrics: Vec<(String, Box<ErasedLoss>)>,
     target: PhantomData<fn(T)>,
 }
 
@@ -87,6 +88,7 @@ impl<I: Boundary, O: Boundary> Builder<I, O> {
             stage_updates: false,
             allowed: Vec::new(),
             clipping: None,
+            metrics: Vec::new(),
             target: PhantomData,
         }
     }
@@ -248,7 +250,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         self
     }
 
-    /// What is minimized.
+    /// What is minimized. Metrics are added after it.
     #[must_use]
     pub fn loss<U: Boundary>(self, loss: impl Loss<O, U>) -> Builder<I, O, U> {
         Builder {
@@ -268,8 +270,21 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             stage_updates: self.stage_updates,
             allowed: self.allowed,
             clipping: self.clipping,
+            metrics: Vec::new(),
             target: PhantomData,
         }
+    }
+
+    /// Measures something beside the loss: a sum and a weight like a [`Loss`], averaged over the mini-batch
+    /// and reported by steps and evaluations under this name. It runs on the last stage for each
+    /// micro-batch, and is read from the device once at the end.
+    #[must_use]
+    pub fn metric(mut self, name: impl Into<String>, metric: impl Loss<O, T>) -> Self
+    where
+        T: Boundary,
+    {
+        self.metrics.push((name.into(), erase::<O, T>(metric)));
+        self
     }
 
     /// Cuts the model, initializes each stage on its device and starts the workers.
@@ -327,11 +342,13 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         // Never used unless the pipeline trains.
         let optimizer = self.optimizer.unwrap_or_else(|| SgdConfig::new().init());
         let loss = self.loss;
+        let (metric_names, metrics): (Vec<_>, Vec<_>) = self.metrics.into_iter().unzip();
         let common = Common {
             backend: Arc::clone(&backend),
             stage_updates: self.stage_updates,
             seed: self.seed,
             clipping: self.clipping,
+            metrics: metrics.into(),
         };
         let stages = shape.stages();
         let mut layers = self.model.layers.into_iter();
@@ -368,6 +385,8 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             rates: self.rates.unwrap_or_else(|| ModuleLrScheduler::new(0.0)),
             updates: 0,
             carried_weight: 0.0,
+            metric_names,
+            side: BTreeMap::new(),
             partition,
             summaries,
             types: PhantomData,

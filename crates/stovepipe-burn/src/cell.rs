@@ -19,10 +19,18 @@ use crate::{Context, Layer, StageError};
 pub(crate) struct Tape {
     inputs: Vec<Box<dyn Part>>,
     outputs: Vec<Box<dyn Part>>,
+    /// What the layer added to the loss.
+    loss: Option<Tensor<1>>,
 }
 
-/// The outputs of a forward, and its tape if there is one.
-pub(crate) type Forwarded = (Vec<Box<dyn Part>>, Option<Tape>);
+/// What a forward makes.
+pub(crate) struct Forwarded {
+    pub(crate) outputs: Vec<Box<dyn Part>>,
+    /// If there is one.
+    pub(crate) tape: Option<Tape>,
+    /// What the layer adds to the loss, off the tape.
+    pub(crate) loss: Option<Tensor<1>>,
+}
 
 /// A layer with its types erased.
 pub(crate) trait Cell: Send {
@@ -177,11 +185,16 @@ impl<L: Layer> Cell for LayerCell<L> {
         };
         let outputs = into_parts(module.inner().forward(input, context));
         let settled = outputs.iter().map(|part| part.clone_box().settle(None)).collect();
+        let added = context.take_losses();
+        let loss = added.clone().map(|loss| match mode {
+            Forward::Taped { .. } | Forward::Untaped if loss.device().is_autodiff() => loss.inner(),
+            _ => loss,
+        });
         let tape = match mode {
-            Forward::Taped { .. } => Some(Tape { inputs: leaves, outputs }),
+            Forward::Taped { .. } => Some(Tape { inputs: leaves, outputs, loss: added }),
             Forward::Untaped | Forward::Evaluate => None,
         };
-        Ok((settled, tape))
+        Ok(Forwarded { outputs: settled, tape, loss })
     }
 
     fn backward(
@@ -203,6 +216,7 @@ impl<L: Layer> Cell for LayerCell<L> {
         let seeds = tape.outputs.iter().zip(&gradients).filter(|(output, _)| output.is_tracked());
         let seed = seeds
             .filter_map(|(output, gradient)| output.seed(gradient.as_deref()?))
+            .chain(tape.loss.filter(Tensor::is_tracked))
             .reduce(|sum, seed| sum + seed);
         let Some(seed) = seed else {
             // Nothing downstream uses a differentiable output.

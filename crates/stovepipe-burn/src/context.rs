@@ -1,9 +1,13 @@
 //! What a layer is told beside its input.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
-use burn::tensor::{DType, FloatDType, Tensor};
+use burn::tensor::{DType, Device, FloatDType, Tensor};
 
+use crate::Boundary;
+use crate::boundary::from_parts;
+use crate::part::Packet;
 use crate::random::Draw;
 
 /// Why a layer's forward runs.
@@ -28,6 +32,17 @@ pub struct Context<'a> {
     layer: &'a str,
     /// How often randomness has been used in this forward.
     draws: u32,
+    /// What this forward adds to the loss.
+    losses: Vec<Tensor<1>>,
+    side: Side<'a>,
+}
+
+/// The side inputs of a micro-batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Side<'a> {
+    pub(crate) packets: Option<&'a BTreeMap<String, Packet>>,
+    /// Where layers want them.
+    pub(crate) device: Option<&'a Device>,
 }
 
 /// Where in the training a forward runs.
@@ -40,7 +55,17 @@ pub(crate) struct Place {
 
 impl<'a> Context<'a> {
     pub(crate) fn new(phase: Phase, place: Place, samples: Range<usize>, layer: &'a str) -> Self {
-        Self { phase, place, samples, layer, draws: 0 }
+        let (losses, side) = (Vec::new(), Side::default());
+        Self { phase, place, samples, layer, draws: 0, losses, side }
+    }
+
+    pub(crate) fn with_side(self, side: Side<'a>) -> Self {
+        Self { side, ..self }
+    }
+
+    /// What the forward added to the loss.
+    pub(crate) fn take_losses(&mut self) -> Option<Tensor<1>> {
+        std::mem::take(&mut self.losses).into_iter().reduce(|sum, loss| sum + loss)
     }
 
     /// Why the forward runs.
@@ -72,6 +97,45 @@ impl<'a> Context<'a> {
     #[must_use]
     pub fn layer(&self) -> &str {
         self.layer
+    }
+
+    /// Adds to the loss, such as a penalty for how a mixture of experts is used. The sum over the samples
+    /// of the micro-batch, in the unit of the loss's own sum: the weight of the whole mini-batch divides
+    /// both. In evaluation it is reported beside the loss; a recomputation doesn't count it again.
+    pub fn add_loss(&mut self, sum: Tensor<1>) {
+        self.losses.push(sum);
+    }
+
+    /// The part for this micro-batch of a value that the step was given under this name with
+    /// [`Pipeline::side_input`](crate::Pipeline::side_input), such as a mask.
+    ///
+    /// # Panics
+    ///
+    /// If the step was given none of this name, or one of another type.
+    #[must_use]
+    pub fn side_input<T: Boundary>(&self, name: &str) -> T {
+        let layer = self.layer;
+        let packets = self.side.packets;
+        let Some(packet) = packets.and_then(|packets| packets.get(name)) else {
+            let known: Vec<&String> = packets.into_iter().flatten().map(|(name, _)| name).collect();
+            panic!(
+                "layer `{layer}` asks for the side input `{name}`, the step was given {known:?}: call \
+                 `.side_input(\"{name}\", …)` on the pipeline before every step, evaluation and prediction"
+            );
+        };
+        let packet = packet.clone();
+        let settled = match self.side.device {
+            Some(device) => packet.settle(device),
+            None => packet,
+        };
+        let parts = settled.into_values().into_iter().map(|part| match self.phase {
+            Phase::Evaluate => part,
+            Phase::Train | Phase::Recompute => part.track(),
+        });
+        match from_parts(parts.collect()) {
+            Ok(value) => value,
+            Err(error) => panic!("layer `{layer}`: the side input `{name}` {error}"),
+        }
     }
 
     /// Sets elements to zero with this probability and scales the others up, in training; returns `x` in

@@ -195,6 +195,18 @@ pub enum TrainError {
         /// Samples in the target.
         target: usize,
     },
+    /// A side input has another number of samples than the input.
+    #[error(
+        "the side input `{name}` has {found} samples, the input {input}: give one for each sample"
+    )]
+    SideInput {
+        /// Its name.
+        name: String,
+        /// Samples in the input.
+        input: usize,
+        /// Samples in the side input.
+        found: usize,
+    },
     /// No plan can be made for the batch.
     #[error(transparent)]
     Build(#[from] BuildError),

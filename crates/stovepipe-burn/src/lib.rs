@@ -37,7 +37,8 @@ pub use error::{BuildError, ProfileError, StageError, TrainError};
 pub use gradients::Clipping;
 pub use layer::{Apply, Layer, Stateless};
 pub use loss::{
-    CrossEntropy, CrossEntropyIgnoring, Loss, LossSum, MeanSquaredError, NoLoss, Weight, Weighted,
+    Accuracy, CrossEntropy, CrossEntropyIgnoring, Loss, LossSum, MeanSquaredError, NoLoss, Weight,
+    Weighted,
 };
 pub use part::Packet;
 pub use pipeline::{Accumulation, Evaluation, Gradients, Pipeline, StageSummary, Step};

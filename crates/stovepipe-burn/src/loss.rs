@@ -223,6 +223,25 @@ impl Loss<Tensor<3>, Tensor<2, Int>> for CrossEntropyIgnoring {
     }
 }
 
+/// How many targets are the class with the highest logit: a [metric](crate::Builder::metric) for the
+/// models of [`CrossEntropy`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Accuracy;
+
+impl Loss<Tensor<2>, Tensor<1, Int>> for Accuracy {
+    fn forward(&self, logits: Tensor<2>, targets: Tensor<1, Int>) -> LossSum {
+        let [samples] = targets.dims();
+        let right = logits.argmax(1).reshape([samples]).equal(targets);
+        LossSum::new(right.float().sum(), samples as f64)
+    }
+}
+
+impl Loss<Tensor<3>, Tensor<2, Int>> for Accuracy {
+    fn forward(&self, logits: Tensor<3>, targets: Tensor<2, Int>) -> LossSum {
+        self.forward(flat_logits(logits), targets.reshape([-1]))
+    }
+}
+
 /// Stands for a loss that hasn't been set; such a pipeline only predicts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoLoss;

@@ -150,6 +150,69 @@ macro_rules! untracked_part {
 untracked_part!(Int, ", Int");
 untracked_part!(Bool, ", Bool");
 
+/// Stands for an optional value that isn't there.
+#[derive(Clone, Copy)]
+pub(crate) struct Absent;
+
+impl Part for Absent {
+    fn clone_box(&self) -> Box<dyn Part> {
+        Box::new(*self)
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn describe(&self) -> String {
+        "nothing".to_owned()
+    }
+
+    fn shape(&self) -> Vec<usize> {
+        Vec::new()
+    }
+
+    fn bytes(&self) -> u64 {
+        0
+    }
+
+    fn settle(self: Box<Self>, _: Option<&Device>) -> Box<dyn Part> {
+        self
+    }
+
+    fn track(self: Box<Self>) -> Box<dyn Part> {
+        self
+    }
+
+    fn leaf(self: Box<Self>) -> Box<dyn Part> {
+        self
+    }
+
+    fn is_tracked(&self) -> bool {
+        false
+    }
+
+    fn seed(&self, _: &dyn Part) -> Option<Tensor<1>> {
+        None
+    }
+
+    fn take_gradient(&self, _: &mut Gradients) -> Option<Box<dyn Part>> {
+        None
+    }
+
+    fn slice(&self, _: Range<usize>) -> Box<dyn Part> {
+        Box::new(*self)
+    }
+
+    fn concat(&self, others: Vec<Box<dyn Part>>) -> Option<Box<dyn Part>> {
+        let all_absent = others.iter().all(|other| other.as_any().is::<Self>());
+        all_absent.then(|| self.clone_box())
+    }
+}
+
 /// What travels along an edge: the tensors of one boundary value, or their gradients. A part that
 /// gets no gradient travels as an explicit nothing, so that programs stay static.
 pub struct Packet {
@@ -176,8 +239,8 @@ impl Packet {
 
     /// Samples along the first axis, if all parts agree.
     pub(crate) fn samples(&self) -> Result<usize, String> {
-        let mut sizes =
-            self.parts.iter().flatten().map(|p| (p.shape().first().copied(), p.describe()));
+        let present = self.parts.iter().flatten().filter(|p| !p.as_any().is::<Absent>());
+        let mut sizes = present.map(|p| (p.shape().first().copied(), p.describe()));
         let Some((Some(samples), first)) = sizes.next() else {
             return Err("it holds no tensor with a batch axis".to_owned());
         };

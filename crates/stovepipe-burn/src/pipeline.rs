@@ -15,7 +15,7 @@ use stovepipe_schedule::{
 
 use crate::boundary::{from_parts, into_packet};
 use crate::part::Packet;
-use crate::report::{Report, mean_of, norm_of};
+use crate::report::{Report, added_by_layers, mean_of, metrics_of, norm_of};
 use crate::stage::{Batch, BurnStage, StageOutput, Task};
 use crate::{
     Boundary, BuildError, Builder, NoLoss, Sequential, StepError, TrainError, micro_batch_ranges,
@@ -29,6 +29,10 @@ pub struct Step {
     pub loss: f64,
     /// What the mean was over: the sum of the loss's weights.
     pub weight: f64,
+    /// What layers [added](crate::Context::add_loss), divided by the same weight; not part of `loss`.
+    pub added_loss: f64,
+    /// The mean of each [metric](crate::Builder::metric).
+    pub metrics: BTreeMap<String, f64>,
     /// The norm of the mean gradient before it was clipped, where it is clipped by its norm. Mini-batches
     /// accumulated before count too.
     pub gradient_norm: Option<f64>,
@@ -60,6 +64,10 @@ pub struct Evaluation {
     pub loss: f64,
     /// What the mean was over: the sum of the loss's weights.
     pub weight: f64,
+    /// What layers [added](crate::Context::add_loss), divided by the same weight; not part of `loss`.
+    pub added_loss: f64,
+    /// The mean of each [metric](crate::Builder::metric).
+    pub metrics: BTreeMap<String, f64>,
     /// When every action ran, in seconds.
     pub timeline: Timeline,
 }
@@ -166,6 +174,9 @@ pub struct Pipeline<I = NoLoss, O = NoLoss, T = NoLoss> {
     pub(crate) updates: u64,
     /// The weight of what was accumulated since the last update.
     pub(crate) carried_weight: f64,
+    pub(crate) metric_names: Vec<String>,
+    /// Side inputs of the next call.
+    pub(crate) side: BTreeMap<String, Packet>,
     pub(crate) partition: Partition,
     pub(crate) summaries: Vec<StageSummary>,
     pub(crate) types: PhantomData<fn(I, T) -> O>,
@@ -204,6 +215,8 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         Ok(Step {
             loss: sum / weight,
             weight,
+            added_loss: added_by_layers(&reports) / weight,
+            metrics: metrics_of(&reports, &self.metric_names),
             gradient_norm: norm_of(&reports, carried + weight),
             learning_rate,
             micro_batches,
@@ -248,8 +261,15 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
     pub fn evaluate(&mut self, input: I, target: T) -> Result<Evaluation, TrainError> {
         let batch = self.batch(Task::Evaluate, input, Some(into_packet(target)))?;
         let report = self.run(Mode::ForwardOnly, batch)?;
-        let (sum, weight) = losses_of(&report.reports)?;
-        Ok(Evaluation { loss: sum / weight, weight, timeline: report.timeline })
+        let reports = Report::decode_all(&report.reports).map_err(unreadable)?;
+        let (sum, weight) = mean_of(&reports);
+        Ok(Evaluation {
+            loss: sum / weight,
+            weight,
+            added_loss: added_by_layers(&reports) / weight,
+            metrics: metrics_of(&reports, &self.metric_names),
+            timeline: report.timeline,
+        })
     }
 }
 
@@ -265,6 +285,15 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         let predictions = report.outputs.pop().map(|output| output.predictions).unwrap_or_default();
         let joined = Packet::concat(predictions).ok_or(TrainError::Join)?;
         Ok(from_parts(joined.into_values())?)
+    }
+
+    /// Gives the next step, evaluation or prediction a value beside its input, which any layer can ask for
+    /// by this name: see [`Context::side_input`](crate::Context::side_input). Cut along the batch axis
+    /// like the input. Call it before each of them:
+    /// `pipeline.side_input("mask", mask).step(input, target)?`.
+    pub fn side_input(&mut self, name: impl Into<String>, value: impl Boundary) -> &mut Self {
+        self.side.insert(name.into(), into_packet(value));
+        self
     }
 
     /// The parameters of all stages, copied to the host, by their path in the model, like
@@ -319,11 +348,12 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
 
     /// Cuts a batch into micro-batches.
     fn batch(
-        &self,
+        &mut self,
         task: Task,
         input: I,
         target: Option<Packet>,
     ) -> Result<Arc<Batch>, TrainError> {
+        let side = std::mem::take(&mut self.side);
         let input = into_packet(input);
         let refuse = |what| move |reason| TrainError::Batch { what, reason };
         let samples = input.samples().map_err(refuse("input"))?;
@@ -334,6 +364,13 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
             let targets = target.samples().map_err(refuse("target"))?;
             if targets != samples {
                 return Err(TrainError::Samples { input: samples, target: targets });
+            }
+        }
+        for (name, value) in &side {
+            let found = value.samples().map_err(refuse("side input"))?;
+            if found != samples {
+                let name = name.clone();
+                return Err(TrainError::SideInput { name, input: samples, found });
             }
         }
         let asked = self.course.shape.micro_batches;
@@ -350,6 +387,12 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         Ok(Arc::new(Batch {
             task,
             updates: self.updates,
+            side: ranges
+                .iter()
+                .map(|range| {
+                    side.iter().map(|(name, value)| (name.clone(), value.slice(range))).collect()
+                })
+                .collect(),
             inputs: cut(&input),
             targets: target.as_ref().map(cut).unwrap_or_default(),
             samples: ranges.clone(),

@@ -13,7 +13,7 @@ use stovepipe_runtime::Host;
 use stovepipe_tune::{LayerProfile, Measurement, Profile, Time};
 
 use crate::boundary::into_packet;
-use crate::cell::{Cell, Forward, Tape};
+use crate::cell::{Cell, Forward, Forwarded, Tape};
 use crate::context::Place;
 use crate::gradients::Averaging;
 use crate::loss::{ErasedLoss, LossTape};
@@ -491,7 +491,7 @@ impl Subject {
         let samples = 0..inputs.first().and_then(|p| p.shape().first().copied()).unwrap_or(0);
         let mut context = Context::new(phase, Place::default(), samples, &name);
         let mode = Forward::Taped { input_gradient: !(self.is_first && layer == 0) };
-        let (outputs, tape) = cell.forward(inputs, &mut context, mode)?;
+        let Forwarded { outputs, tape, .. } = cell.forward(inputs, &mut context, mode)?;
         let tape = tape.ok_or_else(|| StageError::Order {
             layer: name.clone(),
             problem: "its forward left nothing for a backward",

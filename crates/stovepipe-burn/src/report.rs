@@ -1,6 +1,8 @@
 //! What stages tell each other at the end of a step: losses, weights, norms. Added in the order of stages,
 //! layers and micro-batches, never as sums of a stage, so that cutting elsewhere changes no bit.
 
+use std::collections::BTreeMap;
+
 use crate::StageError;
 
 /// What one stage reports.
@@ -8,27 +10,39 @@ use crate::StageError;
 pub(crate) struct Report {
     /// The sum of the squared gradients of each layer, where a norm is wanted.
     pub(crate) squared_norms: Vec<f64>,
+    /// What layers add to the loss, layer by layer.
+    pub(crate) added: Vec<f64>,
     /// On the last stage, sum and weight of the loss of each micro-batch.
     pub(crate) losses: Vec<(f64, f64)>,
+    /// On the last stage, the same of each metric, one after the other.
+    pub(crate) metrics: Vec<(f64, f64)>,
 }
 
 impl Report {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let losses = self.losses.iter().flat_map(|&(sum, weight)| [sum, weight]);
-        let numbers = self.squared_norms.iter().copied().chain(losses).flat_map(f64::to_le_bytes);
-        (self.squared_norms.len() as u64).to_le_bytes().into_iter().chain(numbers).collect()
+        let Self { squared_norms, added, losses, metrics } = self;
+        let counts = [squared_norms.len(), added.len(), losses.len()].map(|n| n as u64);
+        let pairs = losses.iter().chain(metrics).flat_map(|&(sum, weight)| [sum, weight]);
+        let numbers = squared_norms.iter().chain(added).copied().chain(pairs);
+        let counts = counts.into_iter().flat_map(u64::to_le_bytes);
+        counts.chain(numbers.flat_map(f64::to_le_bytes)).collect()
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
         let (words, rest) = bytes.as_chunks::<8>();
-        let (count, numbers) = words.split_first()?;
-        let count = usize::try_from(u64::from_le_bytes(*count)).ok()?;
-        let (norms, losses) = numbers.split_at_checked(count)?;
-        let (losses, odd) = losses.as_chunks::<2>();
-        let number = |bytes: &[u8; 8]| f64::from_le_bytes(*bytes);
+        let (counts, words) = words.split_first_chunk::<3>()?;
+        let [norms, added, losses] = counts.map(|count| u64::from_le_bytes(count) as usize);
+        let numbers: Vec<f64> = words.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
+        let (squared_norms, numbers) = numbers.split_at_checked(norms)?;
+        let (added, numbers) = numbers.split_at_checked(added)?;
+        let (pairs, odd) = numbers.as_chunks::<2>();
+        let pairs: Vec<(f64, f64)> = pairs.iter().map(|&[sum, weight]| (sum, weight)).collect();
+        let (losses, metrics) = pairs.split_at_checked(losses)?;
         (rest.is_empty() && odd.is_empty()).then(|| Self {
-            squared_norms: norms.iter().map(number).collect(),
-            losses: losses.iter().map(|[sum, weight]| (number(sum), number(weight))).collect(),
+            squared_norms: squared_norms.to_vec(),
+            added: added.to_vec(),
+            losses: losses.to_vec(),
+            metrics: metrics.to_vec(),
         })
     }
 
@@ -47,6 +61,25 @@ pub(crate) fn mean_of(reports: &[Report]) -> (f64, f64) {
     losses.fold((0.0, 0.0), |(sum, weight), (s, w)| (sum + s, weight + w))
 }
 
+/// The sum of what layers added to the loss.
+pub(crate) fn added_by_layers(reports: &[Report]) -> f64 {
+    reports.iter().flat_map(|report| &report.added).sum()
+}
+
+/// The means of the metrics of these names over the whole mini-batch.
+pub(crate) fn metrics_of(reports: &[Report], names: &[String]) -> BTreeMap<String, f64> {
+    let Some(last) = reports.last().filter(|last| !last.losses.is_empty()) else {
+        return BTreeMap::new();
+    };
+    let metrics = names.iter().zip(last.metrics.chunks(last.losses.len()));
+    let mean = |pairs: &[(f64, f64)]| {
+        let (sum, weight) =
+            pairs.iter().fold((0.0, 0.0), |(s, w), (sum, weight)| (s + sum, w + weight));
+        sum / weight
+    };
+    metrics.map(|(name, pairs)| (name.clone(), mean(pairs))).collect()
+}
+
 /// The norm of the mean gradient over all stages, if layers reported theirs.
 pub(crate) fn norm_of(reports: &[Report], weight: f64) -> Option<f64> {
     let mut squares = reports.iter().flat_map(|report| &report.squared_norms).peekable();
@@ -60,19 +93,28 @@ mod tests {
 
     #[test]
     fn reports_read_back_and_add_up() {
-        let first = Report { squared_norms: vec![9.0, 7.0], losses: Vec::new() };
-        let last = Report { squared_norms: vec![9.0], losses: vec![(3.0, 2.0), (1.0, 0.5)] };
+        let first = Report { squared_norms: vec![9.0, 7.0], added: vec![0.5], ..Report::default() };
+        let last = Report {
+            squared_norms: vec![9.0],
+            added: vec![0.25, 0.25],
+            losses: vec![(3.0, 2.0), (1.0, 0.5)],
+            metrics: vec![(1.0, 2.0), (0.0, 2.0), (6.0, 1.0), (0.0, 1.0)],
+        };
         let sent = [first.encode(), last.encode()];
         let read = Report::decode_all(&sent).expect("readable");
         assert_eq!(read, [first, last]);
         assert_eq!((mean_of(&read), norm_of(&read, 2.0)), ((4.0, 2.5), Some(2.5)));
         assert_eq!(norm_of(&[Report::default()], 1.0), None);
+        assert_eq!(added_by_layers(&read), 1.0);
+        let metrics = metrics_of(&read, &["a".to_owned(), "b".to_owned()]);
+        assert_eq!(metrics.into_values().collect::<Vec<_>>(), [0.25, 3.0]);
     }
 
     #[test]
     fn what_cannot_be_read_names_its_stage() {
         let good = Report::default().encode();
-        for bad in [vec![], vec![1; 7], 9u64.to_le_bytes().to_vec(), vec![0; 16]] {
+        for bad in [vec![], vec![1; 7], [9u64.to_le_bytes(); 3].concat(), vec![0; 32], vec![0; 25]]
+        {
             let found = Report::decode_all(&[good.clone(), bad]);
             assert_eq!(found, Err(StageError::Report { stage: 1 }));
         }

@@ -10,13 +10,13 @@ use burn::tensor::{Device, Tensor, TensorData};
 use stovepipe_runtime::{Begin, StageCompute};
 use stovepipe_schedule::{MicroBatch, StageRetention};
 
-use crate::cell::{Cell, Forward, Tape};
-use crate::context::Place;
+use crate::cell::{Cell, Forward, Forwarded, Tape};
+use crate::context::{Place, Side};
 use crate::gradients::{Averaging, Clipping};
 use crate::loss::{ErasedLoss, LossTape, Weight};
 use crate::part::{Packet, Part};
 use crate::report::{Report, mean_of, norm_of};
-use crate::{Backend, Context, Phase, StageError};
+use crate::{Backend, Context, LossSum, Phase, StageError};
 
 /// What a step is for.
 #[derive(Clone)]
@@ -42,6 +42,8 @@ pub(crate) struct Batch {
     pub(crate) inputs: Vec<Packet>,
     /// Empty where no loss is computed.
     pub(crate) targets: Vec<Packet>,
+    /// By micro-batch and name.
+    pub(crate) side: Vec<BTreeMap<String, Packet>>,
 }
 
 /// What a stage hands back.
@@ -59,6 +61,10 @@ struct Running {
     /// Inputs of dropped segments, by micro-batch and first layer.
     kept_inputs: HashMap<(usize, usize), Vec<Box<dyn Part>>>,
     loss_tapes: HashMap<usize, LossTape>,
+    /// What layers add to the loss, by layer and micro-batch.
+    added: BTreeMap<(usize, usize), Tensor<1>>,
+    /// By metric and micro-batch.
+    metrics: BTreeMap<(usize, usize), (Tensor<1>, Weight)>,
     /// Sum and weight of each micro-batch, on the last stage.
     losses: BTreeMap<usize, (Tensor<1>, Weight)>,
     predictions: BTreeMap<usize, Packet>,
@@ -86,6 +92,7 @@ pub(crate) struct Common {
     pub(crate) stage_updates: bool,
     pub(crate) seed: u64,
     pub(crate) clipping: Option<Clipping>,
+    pub(crate) metrics: Arc<[Box<ErasedLoss>]>,
 }
 
 impl BurnStage {
@@ -134,15 +141,21 @@ impl BurnStage {
                 _ => Forward::Untaped,
             };
             let seed = self.common.seed;
-            let batch = &self.running()?.batch;
+            let batch = Arc::clone(&self.running()?.batch);
             let (updates, samples) = (batch.updates, batch.samples[m].clone());
+            let device = self.device.clone();
             let layer = &mut self.layers[index];
             let name = layer.name().to_owned();
             let place = Place { seed, updates, micro_batch: m };
-            let mut context = Context::new(phase, place, samples, &name);
-            let (outputs, tape) = layer.forward(values, &mut context, mode)?;
+            let side = Side { packets: batch.side.get(m), device: Some(&device) };
+            let mut context = Context::new(phase, place, samples, &name).with_side(side);
+            let Forwarded { outputs, tape, loss } = layer.forward(values, &mut context, mode)?;
+            let running = self.running()?;
             if let Some(tape) = tape {
-                self.running()?.tapes.insert((m, index), tape);
+                running.tapes.insert((m, index), tape);
+            }
+            if let Some(loss) = loss.filter(|_| phase != Phase::Recompute) {
+                running.added.insert((index, m), loss);
             }
             values = outputs;
         }
@@ -157,10 +170,16 @@ impl BurnStage {
         taped: bool,
     ) -> Result<(), StageError> {
         let loss = self.loss.clone().ok_or(StageError::NoTarget)?;
+        let metrics = Arc::clone(&self.common.metrics);
         let device = self.device.clone();
         let running = self.running()?;
         let target = running.batch.targets.get(m).cloned().ok_or(StageError::NoTarget)?;
         let target = target.settle(&device);
+        for (number, metric) in metrics.iter().enumerate() {
+            let outputs = outputs.iter().map(|part| part.clone_box()).collect();
+            let LossSum { sum, weight } = metric(outputs, target.clone())?;
+            running.metrics.insert((number, m), (sum, weight));
+        }
         let result = if taped {
             let (tape, result) = LossTape::record(&*loss, outputs, target)?;
             running.loss_tapes.insert(m, tape);
@@ -215,6 +234,8 @@ impl StageCompute for BurnStage {
             kept_inputs: HashMap::new(),
             loss_tapes: HashMap::new(),
             losses: BTreeMap::new(),
+            added: BTreeMap::new(),
+            metrics: BTreeMap::new(),
             predictions: BTreeMap::new(),
             averaging: Averaging::mean(1.0),
             gradients: BTreeMap::new(),
@@ -315,10 +336,16 @@ impl StageCompute for BurnStage {
             _ => Vec::new(),
         };
         // Only here and for the norms does the step read from the device.
-        let losses = self.running()?.losses.values();
-        let losses =
-            losses.map(|(sum, weight)| (sum.to_data().iter::<f64>().sum::<f64>(), weight.read()));
-        Ok(Report { squared_norms, losses: losses.collect() }.encode())
+        let running = self.running()?;
+        let value = |sum: &Tensor<1>| sum.to_data().iter::<f64>().sum::<f64>();
+        let pair = |(sum, weight): &(Tensor<1>, Weight)| (value(sum), weight.read());
+        let report = Report {
+            squared_norms,
+            added: running.added.values().map(value).collect(),
+            losses: running.losses.values().map(pair).collect(),
+            metrics: running.metrics.values().map(pair).collect(),
+        };
+        Ok(report.encode())
     }
 
     fn prepare(&mut self, reports: &[Vec<u8>]) -> Result<(), StageError> {

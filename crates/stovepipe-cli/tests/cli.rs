@@ -419,7 +419,15 @@ fn tuning_a_profile() {
     let limited = text(&format!("{run} --memory 12KiB"));
     assert!(limited.contains("can't run"), "{limited}");
     let error = refused(&format!("{run} --memory 4KiB"));
-    assert!(error.contains("no configuration fits") && error.contains("lacks"), "{error}");
+    for part in
+        ["no configuration fits", "lacks", "; it would fit with", "more bytes on every rank"]
+    {
+        assert!(error.contains(part), "{error}");
+    }
+    // What it says would fit does: as many ranks as layers, or more memory.
+    let error = refused(&format!("{run} --memory 5KiB"));
+    assert!(error.contains(", or on 4 ranks like the last one"), "{error}");
+    text(&format!("{} --memory 5KiB", run.replace("--ranks 2", "--ranks 4")));
 }
 
 #[test]

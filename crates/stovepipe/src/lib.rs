@@ -55,7 +55,7 @@ pub use stovepipe_tune as tune;
 /// What most programs need.
 pub mod prelude {
     pub use stovepipe_burn::{
-        Backend, Clipping, Context, CrossEntropy, Layer, LayerCosts, Loss, LossSum,
+        Accuracy, Backend, Clipping, Context, CrossEntropy, Layer, LayerCosts, Loss, LossSum,
         MeanSquaredError, Pipeline, Sequential,
     };
     pub use stovepipe_checkpoint::{

@@ -1,79 +1,20 @@
-//! What training means stays the same however it is split: dropout, clipping, weights and accumulated
-//! mini-batches, each against one stage, bit for bit.
+//! What training means stays the same however it is split: dropout, clipping, weights, frozen parameters
+//! and accumulated mini-batches, each against one stage, bit for bit.
 
 mod common;
 
-use std::collections::BTreeMap;
-
-use common::{CLASSES, DIM, SEQ, batch, bits, model};
+use common::{
+    CLASSES, DIM, SEQ, Tokens, adam, batch, bits, is_the_same_on_any_number_of_stages, model, one,
+    train,
+};
 use stovepipe::burn::grad_clipping::GradientClippingConfig;
+use stovepipe::burn::lr_scheduler::exponential::ExponentialLrSchedulerConfig;
+use stovepipe::burn::module::{Module, ParamGroup};
 use stovepipe::burn::nn::{DropoutConfig, EmbeddingConfig, LinearConfig};
 use stovepipe::burn::optim::{AdamConfig, SgdConfig};
-use stovepipe::burn::tensor::{Device, Int, Tensor};
+use stovepipe::burn::tensor::{Device, Tensor};
 use stovepipe::prelude::*;
-use stovepipe::{Boundary, BuildError, Builder};
-
-type Bits = BTreeMap<String, Vec<u8>>;
-type Tokens = Tensor<2, Int>;
-
-/// Builds, runs and reads a pipeline on 1 to 4 stages, with each schedule and policy, and checks that all
-/// give what one stage gives. Schedules of one order of accumulation are compared.
-fn is_the_same_on_any_number_of_stages<T, R>(
-    builder: impl Fn() -> Builder<Tokens, Tensor<3>, T>,
-    run: impl Fn(Pipeline<Tokens, Tensor<3>, T>) -> R,
-) -> R
-where
-    T: Boundary,
-    R: PartialEq,
-{
-    let schedules: [fn() -> Box<dyn Schedule>; 2] =
-        [|| Box::new(OneFOneB), || Box::new(GPipe::new(Drain::Forward))];
-    let policies: [fn() -> Box<dyn CheckpointPolicy>; 3] =
-        [|| Box::new(Never), || Box::new(Always), || Box::new(ExceptLast)];
-    let mut expected = None;
-    for schedule in schedules {
-        for policy in policies {
-            for stages in 1..=4 {
-                let pipeline = builder()
-                    .backend(Flex::new())
-                    .stages(stages)
-                    .micro_batches(3)
-                    .schedule(schedule())
-                    .checkpoint(policy())
-                    .layer_costs(LayerCosts::Uniform)
-                    .seed(11)
-                    .build()
-                    .expect("a pipeline");
-                let found = run(pipeline);
-                let what = format!("{} {} {stages}", schedule().name(), policy().name());
-                assert!(*expected.get_or_insert_with(|| run(one(&builder))) == found, "{what}");
-            }
-        }
-    }
-    expected.expect("there was a run")
-}
-
-fn one<T: Boundary>(
-    builder: &impl Fn() -> Builder<Tokens, Tensor<3>, T>,
-) -> Pipeline<Tokens, Tensor<3>, T> {
-    builder()
-        .backend(Flex::new())
-        .micro_batches(3)
-        .schedule(OneFOneB)
-        .seed(11)
-        .build()
-        .expect("a pipeline")
-}
-
-/// Losses of three steps and the parameters after them.
-fn train(mut pipeline: Pipeline<Tokens, Tensor<3>, Tokens>) -> (Vec<f64>, Bits) {
-    let losses = (0..3).map(|step| {
-        let (x, y) = batch(7, step);
-        pipeline.step(x, y).expect("a step").loss
-    });
-    let losses = losses.collect();
-    (losses, bits(&pipeline.parameters().expect("parameters")))
-}
+use stovepipe::{BuildError, Builder};
 
 fn with_dropout() -> Sequential<Tokens, Tensor<3>> {
     Sequential::<Tokens>::new()
@@ -89,10 +30,6 @@ fn with_dropout() -> Sequential<Tokens, Tensor<3>> {
             |d| LinearConfig::new(DIM, CLASSES).init(d),
             |m, x: Tensor<3>| m.forward(x),
         )
-}
-
-fn adam<T>(builder: Builder<Tokens, Tensor<3>, T>) -> Builder<Tokens, Tensor<3>, T> {
-    builder.optimizer(AdamConfig::new().init()).learning_rate(1e-2)
 }
 
 #[test]
@@ -327,4 +264,86 @@ fn a_failed_step_keeps_what_was_accumulated() {
         bits(&pipeline.parameters().expect("parameters"))
     };
     assert!(run(true) == run(false));
+}
+
+#[test]
+fn frozen_layers_stay_and_let_gradients_through() {
+    // The first stage has nothing to train, a middle one is frozen.
+    let model = || {
+        Sequential::<Tokens>::new()
+            .push_module(
+                "embed",
+                |d| EmbeddingConfig::new(CLASSES, DIM).init(d).no_grad(),
+                |m, x| m.forward(x),
+            )
+            .push_module(
+                "up",
+                |d| LinearConfig::new(DIM, DIM).init(d),
+                |m, x: Tensor<3>| m.forward(x),
+            )
+            .push_module(
+                "frozen",
+                |d| LinearConfig::new(DIM, DIM).init(d).no_grad(),
+                |m, x: Tensor<3>| m.forward(x),
+            )
+            .push_module(
+                "head",
+                |d| LinearConfig::new(DIM, CLASSES).init(d),
+                |m, x: Tensor<3>| m.forward(x),
+            )
+    };
+    let builder = || {
+        let builder = adam(Pipeline::builder(model()).loss(CrossEntropy));
+        builder.clip_gradients(Clipping::Norm(0.05))
+    };
+    is_the_same_on_any_number_of_stages(builder, train);
+    let mut pipeline = one(&builder);
+    let before = bits(&pipeline.parameters().expect("parameters"));
+    let (x, y) = batch(7, 0);
+    let gradients = pipeline.gradients(x.clone(), y.clone()).expect("gradients").gradients;
+    let names: Vec<&str> = gradients.keys().map(String::as_str).collect();
+    assert_eq!(names, ["head.bias", "head.weight", "up.bias", "up.weight"]);
+    pipeline.step(x, y).expect("a step");
+    let after = bits(&pipeline.parameters().expect("parameters"));
+    let moved: Vec<&String> = after.keys().filter(|name| after[*name] != before[*name]).collect();
+    assert_eq!(moved, ["head.bias", "head.weight", "up.bias", "up.weight"]);
+}
+
+#[test]
+fn parameter_groups_and_rates_go_by_paths_in_the_whole_model() {
+    // Another optimizer for the head; a rate that falls, and one of zero for the embedding.
+    let groups = |stages| {
+        let optimizer = SgdConfig::new().init().with_group(
+            ParamGroup::from_predicate("head"),
+            AdamConfig::new().build(),
+            None,
+        );
+        let rates = ExponentialLrSchedulerConfig::new(0.5, 0.5).init().expect("rates");
+        let rates = rates.with_group(ParamGroup::from_predicate("embed"), 0.0);
+        let mut pipeline = Pipeline::builder(model())
+            .backend(Flex::new())
+            .stages(stages)
+            .micro_batches(3)
+            .optimizer(optimizer)
+            .learning_rates(rates)
+            .loss(CrossEntropy)
+            .build()
+            .expect("a pipeline");
+        let before = bits(&pipeline.parameters().expect("parameters"));
+        let rates: Vec<f64> = (0..3)
+            .map(|step| {
+                let (x, y) = batch(7, step);
+                pipeline.step(x, y).expect("a step").learning_rate
+            })
+            .collect();
+        assert!(rates.is_sorted_by(|a, b| a > b), "{rates:?}");
+        let after = bits(&pipeline.parameters().expect("parameters"));
+        assert!(after["embed.embedding.weight"] == before["embed.embedding.weight"]);
+        assert!(after["head.weight"] != before["head.weight"]);
+        after
+    };
+    let expected = groups(1);
+    for stages in 2..=4 {
+        assert!(groups(stages) == expected);
+    }
 }

@@ -13,6 +13,7 @@ use stovepipe::burn::optim::AdamConfig;
 use stovepipe::burn::tensor::activation::{gelu, softmax};
 use stovepipe::burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
 use stovepipe::prelude::*;
+use stovepipe::{Boundary, Builder};
 
 pub(crate) const DIM: usize = 8;
 pub(crate) const SEQ: usize = 5;
@@ -195,4 +196,70 @@ pub(crate) fn relative_difference(
 /// Random floats of this shape.
 pub(crate) fn floats<const D: usize>(shape: [usize; D]) -> Tensor<D> {
     Tensor::random(shape, Distribution::Default, &Device::flex())
+}
+
+pub(crate) type Bits = BTreeMap<String, Vec<u8>>;
+pub(crate) type Tokens = Tensor<2, Int>;
+
+/// Builds, runs and reads a pipeline on 1 to 4 stages, with each schedule and policy, and checks that all
+/// give what one stage gives. Schedules of one order of accumulation are compared.
+pub(crate) fn is_the_same_on_any_number_of_stages<T, R>(
+    builder: impl Fn() -> Builder<Tokens, Tensor<3>, T>,
+    run: impl Fn(Pipeline<Tokens, Tensor<3>, T>) -> R,
+) -> R
+where
+    T: Boundary,
+    R: PartialEq,
+{
+    let schedules: [fn() -> Box<dyn Schedule>; 2] =
+        [|| Box::new(OneFOneB), || Box::new(GPipe::new(Drain::Forward))];
+    let policies: [fn() -> Box<dyn CheckpointPolicy>; 3] =
+        [|| Box::new(Never), || Box::new(Always), || Box::new(ExceptLast)];
+    let mut expected = None;
+    for schedule in schedules {
+        for policy in policies {
+            for stages in 1..=4 {
+                let pipeline = builder()
+                    .backend(Flex::new())
+                    .stages(stages)
+                    .micro_batches(3)
+                    .schedule(schedule())
+                    .checkpoint(policy())
+                    .layer_costs(LayerCosts::Uniform)
+                    .seed(11)
+                    .build()
+                    .expect("a pipeline");
+                let found = run(pipeline);
+                let what = format!("{} {} {stages}", schedule().name(), policy().name());
+                assert!(*expected.get_or_insert_with(|| run(one(&builder))) == found, "{what}");
+            }
+        }
+    }
+    expected.expect("there was a run")
+}
+
+pub(crate) fn one<T: Boundary>(
+    builder: &impl Fn() -> Builder<Tokens, Tensor<3>, T>,
+) -> Pipeline<Tokens, Tensor<3>, T> {
+    builder()
+        .backend(Flex::new())
+        .micro_batches(3)
+        .schedule(OneFOneB)
+        .seed(11)
+        .build()
+        .expect("a pipeline")
+}
+
+/// Losses of three steps and the parameters after them.
+pub(crate) fn train(mut pipeline: Pipeline<Tokens, Tensor<3>, Tokens>) -> (Vec<f64>, Bits) {
+    let losses = (0..3).map(|step| {
+        let (x, y) = batch(7, step);
+        pipeline.step(x, y).expect("a step").loss
+    });
+    let losses = losses.collect();
+    (losses, bits(&pipeline.parameters().expect("parameters")))
+}
+
+pub(crate) fn adam<T>(builder: Builder<Tokens, Tensor<3>, T>) -> Builder<Tokens, Tensor<3>, T> {
+    builder.optimizer(AdamConfig::new().init()).learning_rate(1e-2)
 }

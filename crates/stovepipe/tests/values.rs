@@ -1,0 +1,232 @@
+//! What crosses stages beside the chain of activations, and what comes back beside the loss, each against
+//! one stage, bit for bit.
+
+mod common;
+
+use common::{
+    CLASSES, DIM, SEQ, Tokens, adam, batch, bits, is_the_same_on_any_number_of_stages, model, one,
+};
+use stovepipe::burn;
+use stovepipe::burn::module::Module;
+use stovepipe::burn::nn::{EmbeddingConfig, Linear, LinearConfig};
+use stovepipe::burn::optim::AdamConfig;
+use stovepipe::burn::tensor::{Bool, Device, Int, Tensor};
+use stovepipe::prelude::*;
+
+/// A layer whose use is penalized, as that of experts is.
+fn with_added_losses() -> Sequential<Tokens, Tensor<3>> {
+    Sequential::<Tokens>::new()
+        .push_module("embed", |d| EmbeddingConfig::new(CLASSES, DIM).init(d), |m, x| m.forward(x))
+        .push("first", |d| Penalized { linear: LinearConfig::new(DIM, DIM).init(d) })
+        .push("second", |d| Penalized { linear: LinearConfig::new(DIM, DIM).init(d) })
+        .push_module(
+            "head",
+            |d| LinearConfig::new(DIM, CLASSES).init(d),
+            |m, x: Tensor<3>| m.forward(x),
+        )
+}
+
+#[derive(Module, Debug)]
+struct Penalized {
+    linear: Linear,
+}
+
+impl Layer for Penalized {
+    type Input = Tensor<3>;
+    type Output = Tensor<3>;
+
+    fn forward(&self, x: Tensor<3>, context: &mut Context<'_>) -> Tensor<3> {
+        let y = self.linear.forward(x);
+        context.add_loss(y.clone().powi_scalar(2).sum() * 0.01);
+        y
+    }
+}
+
+#[test]
+fn layers_add_to_the_loss_from_any_stage() {
+    let builder = || adam(Pipeline::builder(with_added_losses()).loss(CrossEntropy));
+    is_the_same_on_any_number_of_stages(builder, |mut pipeline| {
+        let steps = (0..3).map(|step| {
+            let (x, y) = batch(7, step);
+            let step = pipeline.step(x, y).expect("a step");
+            assert!(step.added_loss > 0.0);
+            (step.loss, step.added_loss)
+        });
+        let steps: Vec<_> = steps.collect();
+        let (x, y) = batch(7, 0);
+        let evaluation = pipeline.evaluate(x, y).expect("evaluates");
+        (steps, evaluation.added_loss, bits(&pipeline.parameters().expect("parameters")))
+    });
+
+    // The same objective written as one loss: the model hands out both outputs.
+    let (x, y) = batch(7, 0);
+    let found = one(&builder).gradients(x.clone(), y.clone()).expect("gradients");
+    let by_hand = Sequential::<Tokens>::new()
+        .push_module("embed", |d| EmbeddingConfig::new(CLASSES, DIM).init(d), |m, x| m.forward(x))
+        .push_module("first", linear_named, |m, x: Tensor<3>| m.linear.forward(x))
+        .push_module("second", linear_named, |m, x: Tensor<3>| (m.linear.forward(x.clone()), x))
+        .push_module(
+            "head",
+            |d| LinearConfig::new(DIM, CLASSES).init(d),
+            |m, (second, first): (Tensor<3>, Tensor<3>)| {
+                (m.forward(second.clone()), (second, first))
+            },
+        );
+    type Outputs = (Tensor<3>, (Tensor<3>, Tensor<3>));
+    let mut by_hand = Pipeline::builder(by_hand)
+        .backend(Flex::new())
+        .micro_batches(3)
+        .seed(11)
+        .optimizer(AdamConfig::new().init())
+        .learning_rate(1e-2)
+        .loss(|(logits, (second, first)): Outputs, targets: Tokens| {
+            let penalty = |x: Tensor<3>| x.powi_scalar(2).sum() * 0.01;
+            let loss = stovepipe::Loss::forward(&CrossEntropy, logits, targets);
+            stovepipe::LossSum::new(loss.sum + penalty(first) + penalty(second), loss.weight)
+        })
+        .build()
+        .expect("a pipeline");
+    let expected = by_hand.gradients(x, y).expect("gradients");
+    assert!(common::relative_difference(&found.gradients, &expected.gradients) < 1e-5);
+}
+
+fn linear_named(device: &Device) -> Penalized {
+    Penalized { linear: LinearConfig::new(DIM, DIM).init(device) }
+}
+
+#[test]
+fn metrics_are_means_over_the_mini_batch() {
+    let builder = || {
+        let builder = adam(Pipeline::builder(model()).loss(CrossEntropy));
+        builder.metric("accuracy", Accuracy).metric("loss", CrossEntropy)
+    };
+    is_the_same_on_any_number_of_stages(builder, |mut pipeline| {
+        let (x, y) = batch(7, 0);
+        let evaluation = pipeline.evaluate(x.clone(), y.clone()).expect("evaluates");
+        let step = pipeline.step(x, y).expect("a step");
+        assert_eq!(step.metrics["loss"], step.loss);
+        (evaluation.metrics, step.metrics)
+    });
+    let (x, y) = batch(7, 0);
+    let mut pipeline = one(&builder);
+    let found = pipeline.step(x.clone(), y.clone()).expect("a step").metrics["accuracy"];
+    let classes = one(&builder).predict(x).expect("predicts").argmax(2).to_data();
+    let right =
+        classes.iter::<i64>().zip(y.to_data().iter::<i64>()).filter(|(a, b)| a == b).count();
+    assert_eq!(found, right as f64 / (7 * SEQ) as f64);
+}
+
+#[test]
+fn side_inputs_reach_any_stage() {
+    let model = || {
+        Sequential::<Tokens>::new()
+            .push_module(
+                "embed",
+                |d| EmbeddingConfig::new(CLASSES, DIM).init(d),
+                |m, x| m.forward(x),
+            )
+            .push_fn_with_context("mask", |x: Tensor<3>, context| {
+                let mask: Tensor<2, Bool> = context.side_input("mask");
+                x.mask_fill(mask.unsqueeze_dim::<3>(2).repeat_dim(2, DIM), 0.0)
+            })
+            .push_module(
+                "head",
+                |d| LinearConfig::new(DIM, CLASSES).init(d),
+                |m, x: Tensor<3>| m.forward(x),
+            )
+            .push_fn_with_context("scale", |x: Tensor<3>, context| {
+                let (scale, _): (Tensor<1>, Option<Tensor<1>>) = context.side_input("scale");
+                let [samples] = scale.dims();
+                x * scale.reshape([samples, 1, 1])
+            })
+    };
+    let builder = || adam(Pipeline::builder(model()).loss(CrossEntropy));
+    let device = Device::flex();
+    let mask = |samples: usize| batch(samples, 9).0.equal_scalar(2);
+    let scale = |samples: usize| {
+        let scale = Tensor::<1, Int>::arange(0..samples as i64, &device).float() * 0.1 + 1.0;
+        (scale, None::<Tensor<1>>)
+    };
+    is_the_same_on_any_number_of_stages(builder, |mut pipeline| {
+        for step in 0..2 {
+            let (x, y) = batch(7, step);
+            pipeline.side_input("mask", mask(7)).side_input("scale", scale(7));
+            pipeline.step(x, y).expect("a step");
+        }
+        let (x, y) = batch(4, 0);
+        pipeline.side_input("mask", mask(4)).side_input("scale", scale(4));
+        let loss = pipeline.evaluate(x, y).expect("evaluates").loss;
+        (loss, bits(&pipeline.parameters().expect("parameters")))
+    });
+
+    let mut pipeline = one(&builder);
+    let (x, y) = batch(4, 0);
+    pipeline.side_input("scale", scale(4));
+    let error = pipeline.step(x.clone(), y.clone()).expect_err("no mask").to_string();
+    assert!(error.contains("the side input `mask`, the step was given [\"scale\"]"), "{error}");
+    pipeline.side_input("mask", scale(4)).side_input("scale", scale(4));
+    let error = pipeline.step(x.clone(), y.clone()).expect_err("no mask").to_string();
+    assert!(error.contains("takes Tensor<2, Bool>, but was given"), "{error}");
+    pipeline.side_input("mask", mask(3));
+    let error = pipeline.step(x, y).expect_err("too few").to_string();
+    assert_eq!(error, "the side input `mask` has 3 samples, the input 4: give one for each sample");
+}
+
+#[test]
+fn optional_values_cross_stages() {
+    // Every other step has no second part.
+    let model = || {
+        Sequential::<(Tokens, Option<Tensor<2>>)>::new()
+            .push_module(
+                "embed",
+                |d| EmbeddingConfig::new(CLASSES, DIM).init(d),
+                |m, (ids, bias): (Tokens, Option<Tensor<2>>)| (m.forward(ids), bias),
+            )
+            .push_fn("pass", |value: (Tensor<3>, Option<Tensor<2>>)| value)
+            .push_module(
+                "add",
+                |d| LinearConfig::new(DIM, CLASSES).init(d),
+                |m, (x, bias): (Tensor<3>, Option<Tensor<2>>)| {
+                    m.forward(match bias {
+                        Some(bias) => x + bias.unsqueeze_dim(1),
+                        None => x,
+                    })
+                },
+            )
+    };
+    let run = |stages| {
+        let mut pipeline = Pipeline::builder(model())
+            .backend(Flex::new())
+            .stages(stages)
+            .micro_batches(3)
+            .checkpoint(Always)
+            .layer_costs(LayerCosts::Uniform)
+            .optimizer(AdamConfig::new().init())
+            .learning_rate(1e-2)
+            .loss(CrossEntropy)
+            .build()
+            .expect("a pipeline");
+        for step in 0..3 {
+            let (x, y) = batch(7, step);
+            let bias = Tensor::<2>::ones([7, DIM], &Device::flex()) * step as f32;
+            pipeline.step((x, (step % 2 == 0).then_some(bias)), y).expect("a step");
+        }
+        bits(&pipeline.parameters().expect("parameters"))
+    };
+    let expected = run(1);
+    for stages in 2..=3 {
+        assert!(run(stages) == expected, "{stages} stages");
+    }
+}
+
+#[test]
+fn lengths_may_change_from_step_to_step() {
+    let builder = || adam(Pipeline::builder(model()).loss(CrossEntropy));
+    is_the_same_on_any_number_of_stages(builder, |mut pipeline| {
+        for (samples, length) in [(7, SEQ), (3, 2), (8, 1), (7, SEQ)] {
+            let (x, y) = batch(samples, length);
+            pipeline.step(x.narrow(1, 0, length), y.narrow(1, 0, length)).expect("a step");
+        }
+        bits(&pipeline.parameters().expect("parameters"))
+    });
+}
