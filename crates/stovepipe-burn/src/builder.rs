@@ -17,6 +17,7 @@ use crate::gradients::Clipping;
 use crate::loss::{ErasedLoss, erase};
 use crate::pipeline::{Course, StageSummary};
 use crate::sequential::{MakeContext, Size};
+use crate::skips::{Routes, edges_of, skips_of};
 use crate::stage::{BurnStage, Common};
 use crate::{Backend, Boundary, BuildError, Loss, NoLoss, Pipeline, Sequential};
 
@@ -315,12 +316,15 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         let sizes = self.model.sizes();
         let partition =
             self.partitioner.partition(&self.costs_of_layers(&sizes)?, shape.stages())?;
+        let skips = skips_of(&self.model.layers, &sizes)?;
+        let edges = edges_of(&skips, &partition)?;
         let mut course = Course {
             schedule: self.schedule,
             policy: self.policy,
             shape,
             layers: partition.sizes(),
             placement: Vec::new(),
+            edges: edges.clone(),
         };
         let plan = course.plan(shape.micro_batches)?;
         course.placement = plan.placement().to_vec();
@@ -371,7 +375,8 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             let cells = blueprints.iter().map(|blueprint| (blueprint.make)(&context)).collect();
             let place = (stage.index() == 0, stage.index() + 1 == stages);
             let loss = loss.clone().filter(|_| place.1);
-            let compute = BurnStage::new(cells, device, place, loss, common.clone());
+            let routes = Routes::of(stage, &edges, &skips, &partition);
+            let compute = BurnStage::new(cells, device, place, loss, routes, common.clone());
             ranks[rank.index()].push((stage, compute));
         }
         let mut setups = Vec::with_capacity(ranks.len());

@@ -10,9 +10,10 @@ use burn::optim::{GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Bool, Int, Tensor, TensorData};
 
 use crate::boundary::{from_parts, into_parts};
+use crate::context::Skipped;
 use crate::gradients::{self, Averaging};
 use crate::layer::Named;
-use crate::part::Part;
+use crate::part::{Packet, Part};
 use crate::{Context, Layer, StageError};
 
 /// What one forward of one layer leaves behind for its backward.
@@ -21,6 +22,24 @@ pub(crate) struct Tape {
     outputs: Vec<Box<dyn Part>>,
     /// What the layer added to the loss.
     loss: Option<Tensor<1>>,
+    /// What it popped, as leaves, and what it stashed, by name.
+    popped: BTreeMap<String, Vec<Box<dyn Part>>>,
+    stashed: BTreeMap<String, Vec<Box<dyn Part>>>,
+}
+
+impl Tape {
+    /// The names of what the forward stashed.
+    pub(crate) fn stashed(&self) -> Vec<String> {
+        self.stashed.keys().cloned().collect()
+    }
+
+    /// Copies of it, which serve as gradients where any will do.
+    pub(crate) fn stashed_values(&self) -> Skipped {
+        let copied = |parts: &Vec<Box<dyn Part>>| {
+            Packet::of(parts.iter().map(|part| part.clone_box().settle(None)).collect())
+        };
+        self.stashed.iter().map(|(name, parts)| (name.clone(), copied(parts))).collect()
+    }
 }
 
 /// What a forward makes.
@@ -30,15 +49,25 @@ pub(crate) struct Forwarded {
     pub(crate) tape: Option<Tape>,
     /// What the layer adds to the loss, off the tape.
     pub(crate) loss: Option<Tensor<1>>,
+    /// What it stashes, off the tape.
+    pub(crate) stashed: Skipped,
+}
+
+/// What a backward makes: gradients of the inputs, and of what was popped.
+pub(crate) struct Backwarded {
+    pub(crate) inputs: Vec<Option<Box<dyn Part>>>,
+    pub(crate) popped: Skipped,
 }
 
 /// A layer with its types erased.
 pub(crate) trait Cell: Send {
     fn name(&self) -> &str;
 
+    /// The names of what forwards pop.
+    fn pops(&self) -> &[String];
+
     /// Runs forward; with a tape unless only the output is wanted. Inputs and outputs are off the
-    /// tape and contiguous. `wants_gradient` says for the whole input whether anything before this
-    /// layer can use its gradient.
+    /// tape and contiguous, and so is what the context has to pop.
     fn forward(
         &mut self,
         inputs: Vec<Box<dyn Part>>,
@@ -46,12 +75,14 @@ pub(crate) trait Cell: Send {
         mode: Forward,
     ) -> Result<Forwarded, StageError>;
 
-    /// Adds to the layer's gradients and returns those of its inputs.
+    /// Adds to the layer's gradients and returns those of its inputs. `stashed` has the gradients of what
+    /// it stashed.
     fn backward(
         &mut self,
         tape: Tape,
         gradients: Vec<Option<Box<dyn Part>>>,
-    ) -> Result<Vec<Option<Box<dyn Part>>>, StageError>;
+        stashed: Skipped,
+    ) -> Result<Backwarded, StageError>;
 
     /// The gradients of the step are complete: adds those that were carried over, if asked for.
     fn complete(&mut self, with_carried: bool);
@@ -102,6 +133,8 @@ pub(crate) enum Forward {
 
 pub(crate) struct LayerCell<L: Layer> {
     name: Arc<str>,
+    stashes: Vec<String>,
+    pops: Vec<String>,
     /// Empty only while an update runs, and after one that panicked.
     module: Option<Named<L>>,
     /// The module as forwards without a tape use it, made when first needed.
@@ -121,6 +154,8 @@ impl<L: Layer> LayerCell<L> {
     pub(crate) fn new(name: Arc<str>, module: Named<L>, optimizer: ModuleOptimizer) -> Self {
         Self {
             name,
+            stashes: sorted(module.inner().stashes()),
+            pops: module.inner().pops(),
             module: Some(module),
             untaped: None,
             evaluating: None,
@@ -152,9 +187,22 @@ impl<L: Layer> LayerCell<L> {
     }
 }
 
+fn sorted(mut names: Vec<String>) -> Vec<String> {
+    names.sort_unstable();
+    names
+}
+
+fn copied(parts: &[Box<dyn Part>]) -> Vec<Box<dyn Part>> {
+    parts.iter().map(|part| part.clone_box()).collect()
+}
+
 impl<L: Layer> Cell for LayerCell<L> {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn pops(&self) -> &[String] {
+        &self.pops
     }
 
     fn forward(
@@ -163,18 +211,22 @@ impl<L: Layer> Cell for LayerCell<L> {
         context: &mut Context<'_>,
         mode: Forward,
     ) -> Result<Forwarded, StageError> {
-        let inputs: Vec<Box<dyn Part>> = inputs
-            .into_iter()
-            .map(|part| match mode {
-                Forward::Taped { input_gradient: true } => part.leaf(),
-                Forward::Taped { input_gradient: false } | Forward::Untaped => part.track(),
+        let ready = |parts: Vec<Box<dyn Part>>, leaves: bool| -> Vec<Box<dyn Part>> {
+            let ready = parts.into_iter().map(|part| match mode {
+                Forward::Taped { .. } if leaves => part.leaf(),
+                Forward::Taped { .. } | Forward::Untaped => part.track(),
                 Forward::Evaluate => part,
-            })
-            .collect();
-        let leaves = match mode {
-            Forward::Taped { .. } => inputs.iter().map(|p| p.clone_box()).collect(),
-            Forward::Untaped | Forward::Evaluate => Vec::new(),
+            });
+            ready.collect()
         };
+        let inputs = ready(inputs, matches!(mode, Forward::Taped { input_gradient: true }));
+        let leaves = copied(&inputs);
+        let mut popped = BTreeMap::new();
+        for (name, packet) in std::mem::take(&mut context.popped) {
+            let parts = ready(packet.into_values(), true);
+            context.popped.insert(name.clone(), Packet::of(copied(&parts)));
+            popped.insert(name, parts);
+        }
         let input = from_parts::<L::Input>(inputs)
             .map_err(|source| StageError::Boundary { layer: self.name.to_string(), source })?;
         let module = self.module()?.clone();
@@ -184,52 +236,79 @@ impl<L: Layer> Cell for LayerCell<L> {
             Forward::Evaluate => self.evaluating.get_or_insert_with(|| module.valid()).clone(),
         };
         let outputs = into_parts(module.inner().forward(input, context));
-        let settled = outputs.iter().map(|part| part.clone_box().settle(None)).collect();
+        let off_tape = |parts: &[Box<dyn Part>]| -> Vec<Box<dyn Part>> {
+            parts.iter().map(|part| part.clone_box().settle(None)).collect()
+        };
+        let settled = off_tape(&outputs);
+        let stashed = std::mem::take(&mut context.stashed).into_iter();
+        let stashed: BTreeMap<String, Vec<Box<dyn Part>>> =
+            stashed.map(|(name, packet)| (name, packet.into_values())).collect();
+        if !stashed.keys().eq(&self.stashes) {
+            return Err(StageError::Stash {
+                layer: self.name.to_string(),
+                declared: self.stashes.clone(),
+                found: stashed.into_keys().collect(),
+            });
+        }
+        let sent = stashed.iter().map(|(name, parts)| (name.clone(), Packet::of(off_tape(parts))));
+        let sent = sent.collect();
         let added = context.take_losses();
         let loss = added.clone().map(|loss| match mode {
             Forward::Taped { .. } | Forward::Untaped if loss.device().is_autodiff() => loss.inner(),
             _ => loss,
         });
         let tape = match mode {
-            Forward::Taped { .. } => Some(Tape { inputs: leaves, outputs, loss: added }),
+            Forward::Taped { .. } => {
+                Some(Tape { inputs: leaves, outputs, loss: added, popped, stashed })
+            }
             Forward::Untaped | Forward::Evaluate => None,
         };
-        Ok(Forwarded { outputs: settled, tape, loss })
+        Ok(Forwarded { outputs: settled, tape, loss, stashed: sent })
     }
 
     fn backward(
         &mut self,
         tape: Tape,
         gradients: Vec<Option<Box<dyn Part>>>,
-    ) -> Result<Vec<Option<Box<dyn Part>>>, StageError> {
-        for (output, gradient) in tape.outputs.iter().zip(&gradients) {
-            let gradient = gradient.as_ref().filter(|gradient| gradient.shape() != output.shape());
+        mut stashed: Skipped,
+    ) -> Result<Backwarded, StageError> {
+        let Tape { inputs, outputs, loss, popped, stashed: stashes } = tape;
+        let (mut ends, mut all) = (outputs, gradients);
+        for (name, parts) in stashes {
+            all.extend(stashed.remove(&name).map(Packet::into_gradients).into_iter().flatten());
+            ends.extend(parts);
+        }
+        for (end, gradient) in ends.iter().zip(&all) {
+            let gradient = gradient.as_ref().filter(|gradient| gradient.shape() != end.shape());
             if let Some(gradient) = gradient {
                 return Err(StageError::Shape {
                     layer: self.name.to_string(),
-                    output: output.describe(),
+                    output: end.describe(),
                     gradient: gradient.describe(),
                 });
             }
         }
         // sum(y * dy) has the gradient dy at y, exactly: that continues the backward pass.
-        let seeds = tape.outputs.iter().zip(&gradients).filter(|(output, _)| output.is_tracked());
+        let seeds = ends.iter().zip(&all).filter(|(end, _)| end.is_tracked());
         let seed = seeds
-            .filter_map(|(output, gradient)| output.seed(gradient.as_deref()?))
-            .chain(tape.loss.filter(Tensor::is_tracked))
+            .filter_map(|(end, gradient)| end.seed(gradient.as_deref()?))
+            .chain(loss.filter(Tensor::is_tracked))
             .reduce(|sum, seed| sum + seed);
-        let Some(seed) = seed else {
-            // Nothing downstream uses a differentiable output.
-            return Ok(tape.inputs.iter().map(|_| None).collect());
-        };
-        // The outputs hold the graph; backward consumes it.
-        drop(tape.outputs);
-        let mut gradients = seed.backward();
-        if let Some(module) = &self.module {
-            let of_layer = GradientsParams::from_module(&mut gradients, module);
+        // The ends hold the graph; backward consumes it.
+        drop(ends);
+        // Without a seed nothing downstream uses a differentiable output.
+        let mut gradients = seed.map(|seed| seed.backward());
+        if let (Some(gradients), Some(module)) = (&mut gradients, &self.module) {
+            let of_layer = GradientsParams::from_module(gradients, module);
             self.gradients.accumulate(module, of_layer);
         }
-        Ok(tape.inputs.iter().map(|leaf| leaf.take_gradient(&mut gradients)).collect())
+        let mut take = |leaves: Vec<Box<dyn Part>>| -> Vec<Option<Box<dyn Part>>> {
+            leaves.iter().map(|leaf| leaf.take_gradient(gradients.as_mut()?)).collect()
+        };
+        let inputs = take(inputs);
+        let popped = popped.into_iter();
+        let popped = popped.map(|(name, leaves)| (name, Packet::gradients(take(leaves))));
+        Ok(Backwarded { inputs, popped: popped.collect() })
     }
 
     fn complete(&mut self, with_carried: bool) {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 
 use crate::Boundary;
-use crate::boundary::from_parts;
+use crate::boundary::{from_parts, into_packet};
 use crate::part::Packet;
 use crate::random::Draw;
 
@@ -24,7 +24,7 @@ pub enum Phase {
 }
 
 /// What a layer is told beside its input.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Context<'a> {
     phase: Phase,
     place: Place,
@@ -34,8 +34,15 @@ pub struct Context<'a> {
     draws: u32,
     /// What this forward adds to the loss.
     losses: Vec<Tensor<1>>,
+    /// What it may pop, by name, ready to be used.
+    pub(crate) popped: Skipped,
+    /// What it stashed.
+    pub(crate) stashed: Skipped,
     side: Side<'a>,
 }
+
+/// Values on skip connections by name.
+pub(crate) type Skipped = BTreeMap<String, Packet>;
 
 /// The side inputs of a micro-batch.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,8 +62,17 @@ pub(crate) struct Place {
 
 impl<'a> Context<'a> {
     pub(crate) fn new(phase: Phase, place: Place, samples: Range<usize>, layer: &'a str) -> Self {
-        let (losses, side) = (Vec::new(), Side::default());
-        Self { phase, place, samples, layer, draws: 0, losses, side }
+        Self {
+            phase,
+            place,
+            samples,
+            layer,
+            draws: 0,
+            losses: Vec::new(),
+            popped: Skipped::new(),
+            stashed: Skipped::new(),
+            side: Side::default(),
+        }
     }
 
     pub(crate) fn with_side(self, side: Side<'a>) -> Self {
@@ -97,6 +113,80 @@ impl<'a> Context<'a> {
     #[must_use]
     pub fn layer(&self) -> &str {
         self.layer
+    }
+
+    /// Keeps a value for a later layer, which [pops](Self::pop) it by this name, past all layers between.
+    /// Where they are on other ranks it goes straight to the one that needs it, and its gradient straight
+    /// back. The layer must declare the name in [`Layer::stashes`](crate::Layer::stashes).
+    ///
+    /// ```
+    /// use burn::module::Module;
+    /// use burn::nn::Linear;
+    /// use burn::tensor::Tensor;
+    /// use stovepipe_burn::{Context, Layer};
+    ///
+    /// #[derive(Module, Debug)]
+    /// struct Down {
+    ///     linear: Linear,
+    ///     #[module(skip)]
+    ///     level: String,
+    /// }
+    ///
+    /// impl Layer for Down {
+    ///     type Input = Tensor<2>;
+    ///     type Output = Tensor<2>;
+    ///
+    ///     fn forward(&self, x: Tensor<2>, context: &mut Context<'_>) -> Tensor<2> {
+    ///         context.stash(&self.level, x.clone());
+    ///         self.linear.forward(x)
+    ///     }
+    ///
+    ///     fn stashes(&self) -> Vec<String> {
+    ///         vec![self.level.clone()]
+    ///     }
+    /// }
+    ///
+    /// #[derive(Module, Debug)]
+    /// struct Up {
+    ///     linear: Linear,
+    ///     #[module(skip)]
+    ///     level: String,
+    /// }
+    ///
+    /// impl Layer for Up {
+    ///     type Input = Tensor<2>;
+    ///     type Output = Tensor<2>;
+    ///
+    ///     fn forward(&self, x: Tensor<2>, context: &mut Context<'_>) -> Tensor<2> {
+    ///         self.linear.forward(x) + context.pop(&self.level)
+    ///     }
+    ///
+    ///     fn pops(&self) -> Vec<String> {
+    ///         vec![self.level.clone()]
+    ///     }
+    /// }
+    /// ```
+    pub fn stash(&mut self, name: &str, value: impl Boundary) {
+        self.stashed.insert(name.to_owned(), into_packet(value));
+    }
+
+    /// Takes the value that an earlier layer [stashed](Self::stash) under this name.
+    ///
+    /// # Panics
+    ///
+    /// If the layer doesn't declare the name in [`Layer::pops`](crate::Layer::pops), pops it twice, or
+    /// asks for another type than was stashed.
+    pub fn pop<T: Boundary>(&mut self, name: &str) -> T {
+        let layer = self.layer;
+        let Some(packet) = self.popped.remove(name) else {
+            panic!(
+                "layer `{layer}` pops `{name}`, which isn't there: declare it in `Layer::pops`, and pop it once"
+            );
+        };
+        match from_parts(packet.into_values()) {
+            Ok(value) => value,
+            Err(error) => panic!("layer `{layer}`: the stashed value `{name}` {error}"),
+        }
     }
 
     /// Adds to the loss, such as a penalty for how a mixture of experts is used. The sum over the samples

@@ -69,6 +69,18 @@ pub enum BuildError {
         /// Why, and what to do.
         advice: &'static str,
     },
+    /// A skip connection doesn't begin or end as it should.
+    #[error(
+        "skip `{skip}`: layer `{layer}` {problem}; every stashed value is popped once, by a later layer"
+    )]
+    Skip {
+        /// The skip's name.
+        skip: String,
+        /// The layer.
+        layer: String,
+        /// What is wrong.
+        problem: &'static str,
+    },
     /// An optimizer clips gradients by itself.
     #[error(
         "the optimizer clips the gradient of each parameter by itself; call `.clip_gradients(…)` on the \
@@ -130,6 +142,16 @@ pub enum StageError {
         output: String,
         /// The gradient for it.
         gradient: String,
+    },
+    /// A forward stashed other values than the layer says.
+    #[error("layer `{layer}` says that it stashes {declared:?}, but its forward stashed {found:?}")]
+    Stash {
+        /// The layer.
+        layer: String,
+        /// What it says.
+        declared: Vec<String>,
+        /// What it did.
+        found: Vec<String>,
     },
     /// The loss was given something else than it takes.
     #[error("the loss {0}")]

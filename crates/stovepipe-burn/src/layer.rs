@@ -53,6 +53,18 @@ pub trait Layer: Module + 'static {
     /// names the stage, and nothing is updated.
     fn forward(&self, input: Self::Input, context: &mut Context<'_>) -> Self::Output;
 
+    /// Names of the values that every forward [stashes](Context::stash) for a later layer. Names are those
+    /// of the whole model: a layer that is used several times takes its names as arguments.
+    fn stashes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Names of the values that every forward [pops](Context::pop): each stashed by an earlier layer, and
+    /// popped by no other.
+    fn pops(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Floating-point operations that a forward takes for one sample, if the layer states them: what
     /// [`LayerCosts::Flops`](crate::LayerCosts::Flops) balances.
     fn flops(&self) -> Option<f64> {

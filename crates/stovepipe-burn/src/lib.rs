@@ -26,6 +26,7 @@ mod random;
 mod replay;
 mod report;
 mod sequential;
+mod skips;
 mod split;
 mod stage;
 

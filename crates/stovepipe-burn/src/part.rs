@@ -217,15 +217,33 @@ impl Part for Absent {
 /// gets no gradient travels as an explicit nothing, so that programs stay static.
 pub struct Packet {
     parts: Vec<Option<Box<dyn Part>>>,
+    /// How many parts each of several values has that travel together.
+    sections: Vec<usize>,
 }
 
 impl Packet {
     pub(crate) fn of(parts: Vec<Box<dyn Part>>) -> Self {
-        Self { parts: parts.into_iter().map(Some).collect() }
+        Self { parts: parts.into_iter().map(Some).collect(), sections: Vec::new() }
     }
 
     pub(crate) fn gradients(parts: Vec<Option<Box<dyn Part>>>) -> Self {
-        Self { parts }
+        Self { parts, sections: Vec::new() }
+    }
+
+    /// Several values that travel together.
+    pub(crate) fn join(packets: Vec<Self>) -> Self {
+        let sections = packets.iter().map(|packet| packet.parts.len()).collect();
+        let parts = packets.into_iter().flat_map(|packet| packet.parts).collect();
+        Self { parts, sections }
+    }
+
+    /// The values that were joined.
+    pub(crate) fn split(self) -> Vec<Self> {
+        if self.sections.is_empty() {
+            return vec![self];
+        }
+        let mut parts = self.parts.into_iter();
+        self.sections.iter().map(|&n| Self::gradients(parts.by_ref().take(n).collect())).collect()
     }
 
     pub(crate) fn into_gradients(self) -> Vec<Option<Box<dyn Part>>> {
@@ -257,7 +275,8 @@ impl Packet {
 
     /// Every part off the tape, contiguous and on `device`.
     pub(crate) fn settle(self, device: &Device) -> Self {
-        Self { parts: self.parts.into_iter().map(|p| p.map(|p| p.settle(Some(device)))).collect() }
+        let settle = |part: Option<Box<dyn Part>>| part.map(|part| part.settle(Some(device)));
+        Self { parts: self.parts.into_iter().map(settle).collect(), sections: self.sections }
     }
 
     /// Joins packets of the same types along the first axis.
@@ -280,7 +299,8 @@ impl Packet {
 
 impl Clone for Packet {
     fn clone(&self) -> Self {
-        Self { parts: self.parts.iter().map(|p| p.as_ref().map(|p| p.clone_box())).collect() }
+        let parts = self.parts.iter().map(|p| p.as_ref().map(|p| p.clone_box())).collect();
+        Self { parts, sections: self.sections.clone() }
     }
 }
 

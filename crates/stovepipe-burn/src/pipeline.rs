@@ -107,6 +107,8 @@ pub(crate) struct Course {
     /// Layers in each stage.
     pub(crate) layers: Vec<usize>,
     pub(crate) placement: Vec<Rank>,
+    /// The chain and the model's skips.
+    pub(crate) edges: Edges,
 }
 
 impl Course {
@@ -143,11 +145,11 @@ impl Course {
     }
 
     pub(crate) fn program(&self, mode: Mode, micro_batches: usize) -> Result<Program, BuildError> {
-        let edges = Edges::chain(self.shape.stages());
+        let edges = &self.edges;
         let training = self.plan(micro_batches)?;
         if mode == Mode::ForwardOnly {
             let plan = ForwardOnly::on_placement_of(&training, micro_batches)?;
-            return Ok(Program::lower(&plan, &edges, &Retention::keep_all(&plan))?);
+            return Ok(Program::lower(&plan, edges, &Retention::keep_all(&plan))?);
         }
         if training.mode() != Mode::Training {
             return Err(BuildError::Schedule {
@@ -157,7 +159,7 @@ impl Course {
         }
         let retention = self.policy.retention(Layout::new(&training, &self.layers)?)?;
         let retention = retention.with_recomputed(&training, &self.layers);
-        Ok(Program::lower(&training, &edges, &retention)?)
+        Ok(Program::lower(&training, edges, &retention)?)
     }
 }
 

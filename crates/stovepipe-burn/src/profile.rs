@@ -14,11 +14,12 @@ use stovepipe_tune::{LayerProfile, Measurement, Profile, Time};
 
 use crate::boundary::into_packet;
 use crate::cell::{Cell, Forward, Forwarded, Tape};
-use crate::context::Place;
+use crate::context::{Place, Skipped};
 use crate::gradients::Averaging;
 use crate::loss::{ErasedLoss, LossTape};
 use crate::part::{Packet, Part};
 use crate::sequential::{Blueprint, MakeContext};
+use crate::skips::skips_of;
 use crate::{Backend, Boundary, BuildError, Builder, Context, Phase, ProfileError, StageError};
 
 /// Says how many bytes are allocated on the device.
@@ -137,6 +138,8 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
         let bench =
             Bench { backend, device, seed: self.seed, optimizer, rate, stage_updates, profiling };
         let count = self.model.layers.len();
+        skips_of(&self.model.layers, &self.model.sizes())?;
+        let mut skipped: Vec<Skipped> = values.iter().map(|_| Skipped::new()).collect();
         let mut layers = Vec::with_capacity(count);
         for blueprints in self.model.layers.chunks(profiling.together) {
             if let Some(progress) = &profiling.progress {
@@ -146,9 +149,10 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
             }
             let is_last = layers.len() + blueprints.len() == count;
             let loss = is_last.then(|| (Arc::clone(&loss), targets.clone()));
-            let (measured, outputs) = bench.measure(blueprints, layers.is_empty(), values, loss)?;
+            let start = Start { is_first: layers.is_empty(), inputs: values, skipped };
+            let (measured, end) = bench.measure(blueprints, start, loss)?;
             layers.extend(measured);
-            values = outputs;
+            (values, skipped) = (end.inputs, end.skipped);
         }
         let name = format!("{} {:?}", bench.backend.name(), bench.device);
         Ok(Profile::new(name, layers)?)
@@ -166,6 +170,14 @@ struct Bench<'a> {
     profiling: &'a Profiling,
 }
 
+/// What neighbouring layers begin with.
+struct Start {
+    is_first: bool,
+    inputs: Values,
+    /// What was stashed before and is still to be popped, for each size.
+    skipped: Vec<Skipped>,
+}
+
 /// A layer's inputs or outputs, for each size.
 type Values = Vec<Vec<Box<dyn Part>>>;
 /// The loss, and its targets for each size.
@@ -176,17 +188,17 @@ impl Bench<'_> {
     fn measure(
         &self,
         blueprints: &[Blueprint],
-        is_first: bool,
-        inputs: Values,
+        start: Start,
         loss: LossAndTargets,
-    ) -> Result<(Vec<LayerProfile>, Values), ProfileError> {
+    ) -> Result<(Vec<LayerProfile>, Start), ProfileError> {
         let context =
             MakeContext { seed: self.seed, device: &self.device, optimizer: &self.optimizer };
         let subject = || Subject {
             cells: blueprints.iter().map(|blueprint| (blueprint.make)(&context)).collect(),
             device: self.device.clone(),
-            is_first,
-            inputs: inputs.iter().map(|parts| copied(parts)).collect(),
+            is_first: start.is_first,
+            inputs: start.inputs.iter().map(|parts| copied(parts)).collect(),
+            skipped: start.skipped.clone(),
             loss: loss.clone(),
             stage_updates: self.stage_updates,
         };
@@ -197,23 +209,18 @@ impl Bench<'_> {
         }
         let host = self.backend.host(0).map_err(BuildError::from)?;
         let (mut subject, profiling, rate) = (subject(), self.profiling.clone(), self.rate.clone());
-        let measured = start(host, move || {
-            let (mut layers, mut made) = subject.measure(&profiling, &rate, &others.index)?;
+        let measured = spawn(host, move || {
+            let (mut layers, made) = subject.measure(&profiling, &rate, &others.index)?;
             drop(others);
             if let Some(live_bytes) = &profiling.live_bytes {
-                for (layer, profile) in layers.iter_mut().enumerate() {
-                    for (index, measurement) in profile.measurements.iter_mut().enumerate() {
-                        let inputs = match layer.checked_sub(1) {
-                            Some(before) => &made[before][index],
-                            None => &subject.inputs[index],
-                        };
-                        let inputs = copied(inputs);
-                        let kept = subject.kept(layer, inputs, &**live_bytes)?;
-                        measurement.activation_bytes = Some(kept);
+                for index in 0..made.inputs.len() {
+                    for (layer, kept) in subject.kept(index, &**live_bytes)?.into_iter().enumerate()
+                    {
+                        layers[layer].measurements[index].activation_bytes = Some(kept);
                     }
                 }
             }
-            Ok((layers, made.pop().unwrap_or_default()))
+            Ok((layers, made))
         });
         let names = || {
             let names: Vec<&str> = blueprints.iter().map(|blueprint| &*blueprint.name).collect();
@@ -233,7 +240,7 @@ struct Started<R> {
     result: mpsc::Receiver<R>,
 }
 
-fn start<R: Send + 'static>(
+fn spawn<R: Send + 'static>(
     host: Box<dyn Host>,
     work: impl FnOnce() -> R + Send + 'static,
 ) -> Started<R> {
@@ -266,7 +273,7 @@ struct Others {
 impl Others {
     fn start(&mut self, host: Box<dyn Host>, mut subject: Subject) {
         let (stop, index) = (Arc::clone(&self.stop), Arc::clone(&self.index));
-        self.threads.push(start(host, move || {
+        self.threads.push(spawn(host, move || {
             while !stop.load(Ordering::Relaxed)
                 && subject.run(index.load(Ordering::Relaxed)).is_ok()
             {}
@@ -290,6 +297,7 @@ struct Subject {
     is_first: bool,
     /// Of the first of them.
     inputs: Values,
+    skipped: Vec<Skipped>,
     /// Behind the last of them.
     loss: LossAndTargets,
     stage_updates: bool,
@@ -302,7 +310,16 @@ struct Forwards {
     tapes: Vec<Tape>,
     /// What each layer returned.
     outputs: Vec<Vec<Box<dyn Part>>>,
+    /// What was stashed and not popped.
+    skipped: Skipped,
     loss: Option<LossTape>,
+}
+
+/// One forward and backward of all layers: seconds of each, and what each returned.
+struct Run {
+    forward: Vec<f64>,
+    backward: Vec<f64>,
+    outputs: Vec<Vec<Box<dyn Part>>>,
 }
 
 /// Seconds of one layer at one size, run by run.
@@ -320,10 +337,10 @@ impl Subject {
         profiling: &Profiling,
         rate: &ModuleLearningRate,
         current: &AtomicUsize,
-    ) -> Result<(Vec<LayerProfile>, Vec<Values>), StageError> {
+    ) -> Result<(Vec<LayerProfile>, Start), StageError> {
         let layers = self.cells.len();
         let mut measurements: Vec<Vec<Measurement>> = (0..layers).map(|_| Vec::new()).collect();
-        let mut made: Vec<Values> = (0..layers).map(|_| Vec::new()).collect();
+        let mut end = Start { is_first: false, inputs: Vec::new(), skipped: Vec::new() };
         for (index, &samples) in profiling.sizes.iter().enumerate() {
             current.store(index, Ordering::Relaxed);
             for _ in 0..profiling.warm_up {
@@ -332,7 +349,7 @@ impl Subject {
             let mut times: Vec<Times> = (0..layers).map(|_| Times::default()).collect();
             let mut outputs = Vec::new();
             for _ in 0..profiling.runs {
-                let (forward, backward, returned) = self.run(index)?;
+                let Run { forward, backward, outputs: returned } = self.run(index)?;
                 let recompute = self.forwards(index, Phase::Recompute)?.seconds;
                 for (layer, times) in times.iter_mut().enumerate() {
                     times.forward.push(forward[layer]);
@@ -353,9 +370,11 @@ impl Subject {
                     output_bytes,
                     activation_bytes: None,
                 });
-                made[layer].push(outputs);
                 input_bytes = output_bytes;
             }
+            let made = self.forwards(index, Phase::Train)?;
+            end.inputs.extend(made.outputs.into_iter().next_back());
+            end.skipped.push(made.skipped);
         }
         let updates = self.updates(profiling.runs, rate)?;
         self.run(self.inputs.len() - 1)?;
@@ -383,7 +402,7 @@ impl Subject {
                 update: time(update),
                 measurements,
             });
-        Ok((profiles.collect(), made))
+        Ok((profiles.collect(), end))
     }
 
     /// Seconds of each layer's updates. They move its parameters: to be done last.
@@ -410,29 +429,35 @@ impl Subject {
         Ok(updates)
     }
 
-    /// Runs forward and backward once: the seconds of each layer, and what each returned.
-    #[expect(clippy::type_complexity, reason = "three lists, one entry for each layer")]
-    fn run(
-        &mut self,
-        index: usize,
-    ) -> Result<(Vec<f64>, Vec<f64>, Vec<Vec<Box<dyn Part>>>), StageError> {
-        let Forwards { seconds: forward, tapes, outputs, mut loss } =
+    /// Runs forward and backward once.
+    fn run(&mut self, index: usize) -> Result<Run, StageError> {
+        let Forwards { seconds: forward, tapes, outputs, mut loss, .. } =
             self.forwards(index, Phase::Train)?;
         // Any values will do for time: the outputs have the right shapes.
         let mut gradients: Vec<_> =
             outputs.last().map(|parts| copied(parts)).into_iter().flatten().map(Some).collect();
         let mut backward = Vec::with_capacity(self.cells.len());
+        let mut popped = Skipped::new();
         for (cell, tape) in self.cells.iter_mut().zip(tapes).rev() {
+            // Of what is popped in later layers than these, too.
+            let mut stashed = tape.stashed_values();
+            for (name, gradient) in &mut stashed {
+                if let Some(popped) = popped.remove(name) {
+                    *gradient = popped;
+                }
+            }
             let start = Instant::now();
             if let Some(loss) = loss.take() {
                 gradients = loss.backward();
             }
-            gradients = cell.backward(tape, gradients)?;
+            let done = cell.backward(tape, gradients, stashed)?;
             sync(&self.device)?;
             backward.push(start.elapsed().as_secs_f64());
+            gradients = done.inputs;
+            popped.extend(done.popped);
         }
         backward.reverse();
-        Ok((forward, backward, outputs))
+        Ok(Run { forward, backward, outputs })
     }
 
     /// Runs forward once, and the loss behind the last layer of all.
@@ -442,12 +467,13 @@ impl Subject {
             seconds: Vec::with_capacity(layers),
             tapes: Vec::with_capacity(layers),
             outputs: Vec::with_capacity(layers),
+            skipped: self.skipped[index].clone(),
             loss: None,
         };
         let mut values = copied(&self.inputs[index]);
         for layer in 0..layers {
             let start = Instant::now();
-            let (outputs, tape) = self.forward(layer, values, phase)?;
+            let (outputs, tape) = self.forward(layer, values, phase, &mut done.skipped)?;
             values = copied(&outputs);
             if let Some((loss, targets)) = self.loss.as_ref().filter(|_| layer + 1 == layers) {
                 let target = targets[index].clone().settle(&self.device);
@@ -461,23 +487,28 @@ impl Subject {
         Ok(done)
     }
 
-    /// The bytes that a layer keeps between forward and backward, the input included.
-    fn kept(
-        &mut self,
-        layer: usize,
-        inputs: Vec<Box<dyn Part>>,
-        live_bytes: &LiveBytes,
-    ) -> Result<u64, StageError> {
-        sync(&self.device)?;
-        let input_bytes = bytes(&inputs);
-        let before = live_bytes();
-        let (outputs, tape) = self.forward(layer, inputs, Phase::Train)?;
-        // The next layer's input isn't this one's to count.
-        drop(outputs);
-        sync(&self.device)?;
-        let kept = live_bytes().saturating_sub(before);
-        drop(tape);
-        Ok(kept.saturating_add(input_bytes))
+    /// The bytes that each layer keeps between forward and backward, its input included.
+    fn kept(&mut self, index: usize, live_bytes: &LiveBytes) -> Result<Vec<u64>, StageError> {
+        let outputs = self.forwards(index, Phase::Train)?.outputs;
+        let mut skipped = self.skipped[index].clone();
+        let mut kept = Vec::with_capacity(self.cells.len());
+        for layer in 0..self.cells.len() {
+            let inputs = match layer.checked_sub(1) {
+                Some(before) => copied(&outputs[before]),
+                None => copied(&self.inputs[index]),
+            };
+            sync(&self.device)?;
+            let input_bytes = bytes(&inputs);
+            let before = live_bytes();
+            let (outputs, tape) = self.forward(layer, inputs, Phase::Train, &mut skipped)?;
+            // The next layer's input isn't this one's to count.
+            drop(outputs);
+            sync(&self.device)?;
+            let grown = live_bytes().saturating_sub(before);
+            drop(tape);
+            kept.push(grown.saturating_add(input_bytes));
+        }
+        Ok(kept)
     }
 
     fn forward(
@@ -485,13 +516,18 @@ impl Subject {
         layer: usize,
         inputs: Vec<Box<dyn Part>>,
         phase: Phase,
+        skipped: &mut Skipped,
     ) -> Result<(Vec<Box<dyn Part>>, Tape), StageError> {
         let cell = &mut self.cells[layer];
         let name = cell.name().to_owned();
         let samples = 0..inputs.first().and_then(|p| p.shape().first().copied()).unwrap_or(0);
         let mut context = Context::new(phase, Place::default(), samples, &name);
         let mode = Forward::Taped { input_gradient: !(self.is_first && layer == 0) };
-        let Forwarded { outputs, tape, .. } = cell.forward(inputs, &mut context, mode)?;
+        for skip in cell.pops() {
+            context.popped.extend(skipped.remove_entry(skip));
+        }
+        let Forwarded { outputs, tape, stashed, .. } = cell.forward(inputs, &mut context, mode)?;
+        skipped.extend(stashed);
         let tape = tape.ok_or_else(|| StageError::Order {
             layer: name.clone(),
             problem: "its forward left nothing for a backward",

@@ -22,6 +22,8 @@ pub(crate) struct Size {
     pub(crate) parameters: usize,
     pub(crate) flops: Option<f64>,
     pub(crate) unreplayable: Vec<Unreplayable>,
+    pub(crate) stashes: Vec<String>,
+    pub(crate) pops: Vec<String>,
 }
 
 /// What a layer is made with.
@@ -107,6 +109,8 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
                 parameters: layer.num_params(),
                 flops: layer.flops(),
                 unreplayable: unreplayable(&layer),
+                stashes: layer.stashes(),
+                pops: layer.pops(),
             }
         });
         let layer_name = Arc::clone(&name);

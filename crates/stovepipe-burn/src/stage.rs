@@ -10,12 +10,13 @@ use burn::tensor::{Device, Tensor, TensorData};
 use stovepipe_runtime::{Begin, StageCompute};
 use stovepipe_schedule::{MicroBatch, StageRetention};
 
-use crate::cell::{Cell, Forward, Forwarded, Tape};
-use crate::context::{Place, Side};
+use crate::cell::{Backwarded, Cell, Forward, Forwarded, Tape};
+use crate::context::{Place, Side, Skipped};
 use crate::gradients::{Averaging, Clipping};
 use crate::loss::{ErasedLoss, LossTape, Weight};
 use crate::part::{Packet, Part};
 use crate::report::{Report, mean_of, norm_of};
+use crate::skips::Routes;
 use crate::{Backend, Context, LossSum, Phase, StageError};
 
 /// What a step is for.
@@ -61,6 +62,11 @@ struct Running {
     /// Inputs of dropped segments, by micro-batch and first layer.
     kept_inputs: HashMap<(usize, usize), Vec<Box<dyn Part>>>,
     loss_tapes: HashMap<usize, LossTape>,
+    /// Values on skip connections by micro-batch and name, from when they are stashed or arrive until the
+    /// backward of the layer that pops them.
+    skipped: HashMap<(usize, String), Packet>,
+    /// Their gradients, from that layer until they are sent or the layer that stashed them runs.
+    skip_gradients: HashMap<(usize, String), Packet>,
     /// What layers add to the loss, by layer and micro-batch.
     added: BTreeMap<(usize, usize), Tensor<1>>,
     /// By metric and micro-batch.
@@ -80,6 +86,7 @@ pub(crate) struct BurnStage {
     pub(crate) is_last: bool,
     pub(crate) loss: Option<Arc<ErasedLoss>>,
     common: Common,
+    routes: Routes,
     /// The weight of the steps since the last update.
     carried_weight: f64,
     running: Option<Running>,
@@ -102,10 +109,21 @@ impl BurnStage {
         device: Device,
         place: (bool, bool),
         loss: Option<Arc<ErasedLoss>>,
+        routes: Routes,
         common: Common,
     ) -> Self {
         let (is_first, is_last) = place;
-        Self { layers, device, is_first, is_last, loss, common, carried_weight: 0.0, running: None }
+        Self {
+            layers,
+            device,
+            is_first,
+            is_last,
+            loss,
+            common,
+            routes,
+            carried_weight: 0.0,
+            running: None,
+        }
     }
 
     pub(crate) fn parameters(&self) -> BTreeMap<String, TensorData> {
@@ -144,13 +162,29 @@ impl BurnStage {
             let batch = Arc::clone(&self.running()?.batch);
             let (updates, samples) = (batch.updates, batch.samples[m].clone());
             let device = self.device.clone();
-            let layer = &mut self.layers[index];
+            let layer = &self.layers[index];
             let name = layer.name().to_owned();
             let place = Place { seed, updates, micro_batch: m };
             let side = Side { packets: batch.side.get(m), device: Some(&device) };
             let mut context = Context::new(phase, place, samples, &name).with_side(side);
-            let Forwarded { outputs, tape, loss } = layer.forward(values, &mut context, mode)?;
+            let pops = layer.pops().to_vec();
+            for skip in pops {
+                let key = (m, skip.clone());
+                // Without a backward nobody needs it again.
+                let value = match phase {
+                    Phase::Evaluate => self.running()?.skipped.remove(&key),
+                    _ => self.running()?.skipped.get(&key).cloned(),
+                };
+                let value = value.ok_or_else(|| self.missing(index))?;
+                context.popped.insert(skip, value);
+            }
+            let layer = &mut self.layers[index];
+            let Forwarded { outputs, tape, loss, stashed } =
+                layer.forward(values, &mut context, mode)?;
             let running = self.running()?;
+            if phase != Phase::Recompute {
+                running.skipped.extend(stashed.into_iter().map(|(skip, v)| ((m, skip), v)));
+            }
             if let Some(tape) = tape {
                 running.tapes.insert((m, index), tape);
             }
@@ -233,6 +267,8 @@ impl StageCompute for BurnStage {
             tapes: HashMap::new(),
             kept_inputs: HashMap::new(),
             loss_tapes: HashMap::new(),
+            skipped: HashMap::new(),
+            skip_gradients: HashMap::new(),
             losses: BTreeMap::new(),
             added: BTreeMap::new(),
             metrics: BTreeMap::new(),
@@ -251,7 +287,27 @@ impl StageCompute for BurnStage {
     ) -> Result<Vec<Packet>, StageError> {
         let m = micro_batch.index();
         let batch = Arc::clone(&self.running()?.batch);
-        let input = if self.is_first { batch.inputs.get(m).cloned() } else { inputs.pop() };
+        let input = if self.is_first {
+            batch.inputs.get(m).cloned()
+        } else {
+            // The chain's edge is the last; skips between neighbours travel behind its own value.
+            let names = self.routes.incoming.clone();
+            let mut chain = None;
+            let last = names.len().saturating_sub(1);
+            for (edge, (names, packet)) in
+                names.into_iter().zip(std::mem::take(&mut inputs)).enumerate()
+            {
+                let mut sections = packet.split().into_iter();
+                if edge == last {
+                    chain = sections.next();
+                }
+                for (name, section) in names.into_iter().zip(sections) {
+                    let value = section.settle(&self.device);
+                    self.running()?.skipped.insert((m, name), value);
+                }
+            }
+            chain
+        };
         let input = input.ok_or_else(|| self.missing(0))?;
         let mut values = input.settle(&self.device).into_values();
         let layers = self.layers.len();
@@ -284,7 +340,15 @@ impl StageCompute for BurnStage {
             }
         }
         self.flush()?;
-        Ok(if self.is_last { Vec::new() } else { vec![Packet::of(values)] })
+        let mut chain = (!self.is_last).then(|| Packet::of(values));
+        let outgoing = self.routes.outgoing.clone();
+        let running = self.running()?;
+        let mut sent = Vec::with_capacity(outgoing.len());
+        for names in outgoing {
+            let skips = names.into_iter().filter_map(|name| running.skipped.remove(&(m, name)));
+            sent.push(Packet::join(chain.take().into_iter().chain(skips).collect()));
+        }
+        Ok(sent)
     }
 
     fn recompute(
@@ -301,7 +365,7 @@ impl StageCompute for BurnStage {
     fn backward(
         &mut self,
         micro_batch: MicroBatch,
-        mut gradients: Vec<Packet>,
+        gradients: Vec<Packet>,
         retention: &StageRetention,
     ) -> Result<Vec<Packet>, StageError> {
         let m = micro_batch.index();
@@ -311,17 +375,55 @@ impl StageCompute for BurnStage {
             let tape = self.running()?.loss_tapes.remove(&m);
             tape.ok_or_else(|| self.missing(last))?.backward()
         } else {
-            let gradients = gradients.pop().ok_or_else(|| self.missing(last))?;
-            gradients.settle(&self.device).into_gradients()
+            // The chain's edge is the first.
+            let mut chain = None;
+            for (edge, (names, packet)) in
+                self.routes.outgoing.clone().into_iter().zip(gradients).enumerate()
+            {
+                let mut sections = packet.split().into_iter();
+                if edge == 0 {
+                    chain = sections.next();
+                }
+                for (name, section) in names.into_iter().zip(sections) {
+                    let gradient = section.settle(&self.device);
+                    self.running()?.skip_gradients.insert((m, name), gradient);
+                }
+            }
+            let chain = chain.ok_or_else(|| self.missing(last))?;
+            chain.settle(&self.device).into_gradients()
         };
         for layer in (0..=last).rev() {
             self.ensure_tape(m, layer, retention)?;
             let tape = self.running()?.tapes.remove(&(m, layer));
             let tape = tape.ok_or_else(|| self.missing(layer))?;
-            flowing = self.layers[layer].backward(tape, flowing)?;
+            let running = self.running()?;
+            let mut stashed = Skipped::new();
+            for name in tape.stashed() {
+                let gradient = running.skip_gradients.remove(&(m, name.clone()));
+                stashed.extend(gradient.map(|gradient| (name.clone(), gradient)));
+            }
+            let Backwarded { inputs, popped } =
+                self.layers[layer].backward(tape, flowing, stashed)?;
+            let running = self.running()?;
+            for (name, gradient) in popped {
+                running.skipped.remove(&(m, name.clone()));
+                running.skip_gradients.insert((m, name), gradient);
+            }
+            flowing = inputs;
         }
         self.flush()?;
-        Ok(if self.is_first { Vec::new() } else { vec![Packet::gradients(flowing)] })
+        let mut chain = (!self.is_first).then(|| Packet::gradients(flowing));
+        let incoming = self.routes.incoming.clone();
+        let last = incoming.len().saturating_sub(1);
+        let running = self.running()?;
+        let mut sent = Vec::with_capacity(incoming.len());
+        for (edge, names) in incoming.into_iter().enumerate() {
+            let first = if edge == last { chain.take() } else { None };
+            let skips =
+                names.into_iter().filter_map(|name| running.skip_gradients.remove(&(m, name)));
+            sent.push(Packet::join(first.into_iter().chain(skips).collect()));
+        }
+        Ok(sent)
     }
 
     fn finish(&mut self) -> Result<Vec<u8>, StageError> {

@@ -1,0 +1,84 @@
+//! Skip connections: which layer stashes what for which later layer, and along which edges it travels once
+//! the layers are cut into stages.
+
+use std::collections::BTreeMap;
+
+use stovepipe_partition::Partition;
+use stovepipe_schedule::{Edge, Edges, PlanError, Stage};
+
+use crate::BuildError;
+use crate::sequential::{Blueprint, Size};
+
+/// A value that leaves the chain at one layer and comes back at another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Skip {
+    name: String,
+    from: usize,
+    to: usize,
+}
+
+/// The skips of a model; every stashed value is popped once, later.
+pub(crate) fn skips_of(layers: &[Blueprint], sizes: &[Size]) -> Result<Vec<Skip>, BuildError> {
+    let mut open: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut skips: Vec<Skip> = Vec::new();
+    for (index, (layer, size)) in layers.iter().zip(sizes).enumerate() {
+        let refuse = |name: &str, problem: &'static str| {
+            let (skip, layer) = (name.to_owned(), layer.name.to_string());
+            Err(BuildError::Skip { skip, layer, problem })
+        };
+        for name in &size.pops {
+            match open.remove(name.as_str()) {
+                Some(from) => skips.push(Skip { name: name.clone(), from, to: index }),
+                None if skips.iter().any(|skip| skip.name == *name) => {
+                    return refuse(name, "pops it, but a layer before has popped it already");
+                }
+                None => return refuse(name, "pops it, but no layer before stashes it"),
+            }
+        }
+        for name in &size.stashes {
+            let known = skips.iter().any(|skip| skip.name == *name);
+            if known || open.insert(name, index).is_some() {
+                return refuse(name, "stashes it, but a layer has stashed that name already");
+            }
+        }
+    }
+    match open.into_iter().next() {
+        Some((name, index)) => Err(BuildError::Skip {
+            skip: name.to_owned(),
+            layer: layers[index].name.to_string(),
+            problem: "stashes it, but no later layer pops it",
+        }),
+        None => Ok(skips),
+    }
+}
+
+/// The chain of stages, and an edge for every pair of other stages with a skip.
+pub(crate) fn edges_of(skips: &[Skip], partition: &Partition) -> Result<Edges, PlanError> {
+    skips.iter().try_fold(Edges::chain(partition.parts()), |edges, skip| {
+        let (from, to) = (partition.part_of(skip.from), partition.part_of(skip.to));
+        if to > from + 1 { edges.with_skip(Stage::new(from), Stage::new(to)) } else { Ok(edges) }
+    })
+}
+
+/// Which skips travel along the edges of a stage, in the edges' order.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Routes {
+    pub(crate) incoming: Vec<Vec<String>>,
+    pub(crate) outgoing: Vec<Vec<String>>,
+}
+
+impl Routes {
+    pub(crate) fn of(stage: Stage, edges: &Edges, skips: &[Skip], partition: &Partition) -> Self {
+        let along = |edge: Edge| {
+            let travels = |skip: &&Skip| {
+                partition.part_of(skip.from) == edge.from.index()
+                    && partition.part_of(skip.to) == edge.to.index()
+            };
+            skips.iter().filter(travels).map(|skip| skip.name.clone()).collect()
+        };
+        Self {
+            incoming: edges.incoming(stage).map(along).collect(),
+            outgoing: edges.outgoing(stage).map(along).collect(),
+        }
+    }
+}

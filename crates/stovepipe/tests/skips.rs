@@ -1,0 +1,310 @@
+//! Skip connections: a value stashed by one layer and popped by a later one, wherever the cuts are.
+
+mod common;
+
+use common::{CLASSES, DIM, Tokens, adam, batch, bits, is_the_same_on_any_number_of_stages};
+use stovepipe::burn;
+use stovepipe::burn::module::Module;
+use stovepipe::burn::nn::{EmbeddingConfig, Linear, LinearConfig};
+use stovepipe::burn::optim::SgdConfig;
+use stovepipe::burn::tensor::activation::gelu;
+use stovepipe::burn::tensor::{Device, Tensor};
+use stovepipe::prelude::*;
+use stovepipe::schedule::Timeline;
+use stovepipe::{BuildError, Profiling};
+
+/// On the way down: keeps what comes in for the layer at the same level on the way up.
+#[derive(Module, Debug)]
+struct Down {
+    linear: Linear,
+    #[module(skip)]
+    level: String,
+}
+
+impl Down {
+    fn new(level: &str) -> impl Fn(&Device) -> Self + Send + Sync + 'static {
+        let level = level.to_owned();
+        move |device| Self {
+            linear: LinearConfig::new(DIM, DIM).init(device),
+            level: level.clone(),
+        }
+    }
+}
+
+impl Layer for Down {
+    type Input = Tensor<3>;
+    type Output = Tensor<3>;
+
+    fn forward(&self, x: Tensor<3>, context: &mut Context<'_>) -> Tensor<3> {
+        // A tuple, of which one part gets no gradient.
+        let [batch, ..] = x.dims();
+        let unused = Tensor::<1>::ones([batch], &x.device());
+        context.stash(&self.level, (x.clone().swap_dims(1, 2), unused));
+        gelu(self.linear.forward(x))
+    }
+
+    fn stashes(&self) -> Vec<String> {
+        vec![self.level.clone()]
+    }
+}
+
+/// On the way up: adds what was kept.
+#[derive(Module, Debug)]
+struct Up {
+    linear: Linear,
+    #[module(skip)]
+    level: String,
+    #[module(skip)]
+    pops: bool,
+}
+
+impl Up {
+    fn new(level: &str) -> impl Fn(&Device) -> Self + Send + Sync + 'static {
+        let level = level.to_owned();
+        move |device| Self {
+            linear: LinearConfig::new(DIM, DIM).init(device),
+            level: level.clone(),
+            pops: true,
+        }
+    }
+}
+
+impl Layer for Up {
+    type Input = Tensor<3>;
+    type Output = Tensor<3>;
+
+    fn forward(&self, x: Tensor<3>, context: &mut Context<'_>) -> Tensor<3> {
+        let (skip, _): (Tensor<3>, Tensor<1>) = context.pop(&self.level);
+        self.linear.forward(x) + skip.swap_dims(1, 2)
+    }
+
+    fn pops(&self) -> Vec<String> {
+        if self.pops { vec![self.level.clone()] } else { Vec::new() }
+    }
+}
+
+/// The shape of a U-Net: the outer skip spans all stages, the inner ones some.
+fn u_net() -> Sequential<Tokens, Tensor<3>> {
+    Sequential::<Tokens>::new()
+        .push_module("embed", |d| EmbeddingConfig::new(CLASSES, DIM).init(d), |m, x| m.forward(x))
+        .push("down.0", Down::new("0"))
+        .push("down.1", Down::new("1"))
+        .push("down.2", Down::new("2"))
+        .push("up.2", Up::new("2"))
+        .push("up.1", Up::new("1"))
+        .push("up.0", Up::new("0"))
+        .push_module(
+            "head",
+            |d| LinearConfig::new(DIM, CLASSES).init(d),
+            |m, x: Tensor<3>| m.forward(x),
+        )
+}
+
+#[test]
+fn skips_are_the_same_bits_on_any_number_of_stages() {
+    let builder = || adam(Pipeline::builder(u_net()).loss(CrossEntropy));
+    is_the_same_on_any_number_of_stages(builder, |mut pipeline| {
+        let losses = (0..3).map(|step| {
+            let (x, y) = batch(7, step);
+            let trained = pipeline.step(x.clone(), y.clone()).expect("a step").loss;
+            (trained, pipeline.evaluate(x, y).expect("evaluates").loss)
+        });
+        let losses: Vec<_> = losses.collect();
+        (losses, bits(&pipeline.parameters().expect("parameters")))
+    });
+}
+
+#[test]
+fn segments_and_chunks_change_no_bit_either() {
+    let train = |stages, schedule: Box<dyn Schedule>, policy: Box<dyn CheckpointPolicy>| {
+        let mut pipeline = adam(Pipeline::builder(u_net()).loss(CrossEntropy))
+            .backend(Flex::new())
+            .stages(stages)
+            .micro_batches(4)
+            .schedule(schedule)
+            .checkpoint(policy)
+            .layer_costs(LayerCosts::Uniform)
+            .seed(11)
+            .build()
+            .expect("a pipeline");
+        for step in 0..2 {
+            let (x, y) = batch(7, step);
+            pipeline.step(x, y).expect("a step");
+        }
+        bits(&pipeline.parameters().expect("parameters"))
+    };
+    let expected = train(1, Box::new(OneFOneB), Box::new(Never));
+    let policies: [fn() -> Box<dyn CheckpointPolicy>; 3] = [
+        || Box::new(EveryLayers::new(1)),
+        || Box::new(SqrtLayers),
+        || Box::new(Selective::new([1, 5, 6])),
+    ];
+    for policy in policies {
+        for stages in [1, 2, 3] {
+            assert!(train(stages, Box::new(OneFOneB), policy()) == expected, "{stages}");
+        }
+        // Stages 0 and 2 share a rank: what skips from one to the other stays there.
+        assert!(train(4, Box::new(Interleaved1F1B), policy()) == expected);
+    }
+}
+
+#[test]
+fn the_gradient_is_that_of_residuals_by_hand() {
+    // x + f(x) with the skip as a stash, and within one layer.
+    #[derive(Module, Debug)]
+    struct Residual {
+        linear: Linear,
+    }
+    impl Layer for Residual {
+        type Input = Tensor<3>;
+        type Output = Tensor<3>;
+
+        fn forward(&self, x: Tensor<3>, _: &mut Context<'_>) -> Tensor<3> {
+            x.clone() + self.linear.forward(gelu(x))
+        }
+    }
+    let embed = |model: Sequential<Tokens>| {
+        model.push_module(
+            "embed",
+            |d| EmbeddingConfig::new(CLASSES, DIM).init(d),
+            |m, x| m.forward(x),
+        )
+    };
+    let head = |model: Sequential<Tokens, Tensor<3>>| {
+        model.push_module(
+            "head",
+            |d| LinearConfig::new(DIM, CLASSES).init(d),
+            |m, x: Tensor<3>| m.forward(x),
+        )
+    };
+    #[derive(Module, Debug)]
+    struct Stash;
+    impl Layer for Stash {
+        type Input = Tensor<3>;
+        type Output = Tensor<3>;
+
+        fn forward(&self, x: Tensor<3>, context: &mut Context<'_>) -> Tensor<3> {
+            context.stash(
+                "x",
+                (x.clone().swap_dims(1, 2), Tensor::<1>::ones([x.dims()[0]], &x.device())),
+            );
+            gelu(x)
+        }
+
+        fn stashes(&self) -> Vec<String> {
+            vec!["x".to_owned()]
+        }
+    }
+    let by_skip =
+        || head(embed(Sequential::new()).push("stash", |_| Stash).push("block", Up::new("x")));
+    let by_hand = head(
+        embed(Sequential::new())
+            .push("block", |d| Residual { linear: LinearConfig::new(DIM, DIM).init(d) }),
+    );
+    let gradients = |model: Sequential<Tokens, Tensor<3>>, stages| {
+        let mut pipeline = Pipeline::builder(model)
+            .backend(Flex::new())
+            .stages(stages)
+            .micro_batches(2)
+            .layer_costs(LayerCosts::Uniform)
+            .optimizer(SgdConfig::new().init())
+            .learning_rate(0.1)
+            .loss(CrossEntropy)
+            .build()
+            .expect("a pipeline");
+        let (x, y) = batch(6, 0);
+        pipeline.gradients(x, y).expect("gradients").gradients
+    };
+    let expected = gradients(by_hand, 1);
+    for stages in 1..=4 {
+        let difference = common::relative_difference(&gradients(by_skip(), stages), &expected);
+        assert!(difference < 1e-6, "{stages} stages: {difference}");
+    }
+}
+
+#[test]
+fn a_skip_goes_straight_from_rank_to_rank() {
+    let mut pipeline = adam(Pipeline::builder(u_net()).loss(CrossEntropy))
+        .backend(Flex::new())
+        .stages(4)
+        .micro_batches(2)
+        .layer_costs(LayerCosts::Uniform)
+        .build()
+        .expect("a pipeline");
+    // Two layers on each stage: down.0 is on stage 0, up.0 on stage 3.
+    let program = pipeline.program(2).expect("a program");
+    let row: Vec<String> = program.row(0).iter().map(ToString::to_string).collect();
+    assert!(row.contains(&"0SEND_F0>3".to_owned()), "{row:?}");
+    assert!(row.contains(&"0RECV_B0<3".to_owned()), "{row:?}");
+    let (x, y) = batch(4, 0);
+    let done: Timeline = pipeline.step(x, y).expect("a step").timeline;
+    assert_eq!(done.ranks(), 4);
+}
+
+#[test]
+fn misuse_is_reported_when_the_model_is_built() {
+    let build = |model: Sequential<Tensor<3>>| {
+        Pipeline::builder(model).backend(Flex::new()).build().map(drop).expect_err("refused")
+    };
+    let new = Sequential::<Tensor<3>>::new;
+    for (model, problem) in [
+        (new().push("down", Down::new("a")), "layer `down` stashes it, but no later layer pops it"),
+        (new().push("up", Up::new("a")), "layer `up` pops it, but no layer before stashes it"),
+        (
+            new().push("up", Up::new("a")).push("down", Down::new("a")),
+            "layer `up` pops it, but no layer before stashes it",
+        ),
+        (
+            new().push("one", Down::new("a")).push("two", Down::new("a")).push("up", Up::new("a")),
+            "layer `two` stashes it, but a layer has stashed that name already",
+        ),
+        (
+            new().push("down", Down::new("a")).push("up", Up::new("a")).push("again", Up::new("a")),
+            "layer `again` pops it, but a layer before has popped it already",
+        ),
+    ] {
+        let error = build(model);
+        assert!(matches!(error, BuildError::Skip { .. }));
+        assert!(error.to_string().contains(problem), "{error}");
+    }
+}
+
+#[test]
+fn forwards_do_what_their_layers_declare() {
+    let step = |model: Sequential<Tensor<3>>| {
+        let mut pipeline = Pipeline::builder(model).backend(Flex::new()).build().expect("builds");
+        pipeline.predict(common::floats([2, 3, DIM])).expect_err("refused").to_string()
+    };
+    #[derive(Module, Debug)]
+    struct Silent;
+    impl Layer for Silent {
+        type Input = Tensor<3>;
+        type Output = Tensor<3>;
+
+        fn forward(&self, x: Tensor<3>, _: &mut Context<'_>) -> Tensor<3> {
+            x
+        }
+
+        fn stashes(&self) -> Vec<String> {
+            vec!["a".to_owned()]
+        }
+    }
+    let new = Sequential::<Tensor<3>>::new;
+    let error = step(new().push("silent", |_| Silent).push("up", Up::new("a")));
+    assert!(error.contains("says that it stashes [\"a\"], but its forward stashed []"), "{error}");
+    let undeclared = |device: &Device| Up { pops: false, ..Up::new("a")(device) };
+    let error = step(new().push("up", undeclared));
+    assert!(error.contains("pops `a`, which isn't there: declare it"), "{error}");
+}
+
+#[test]
+fn layers_with_skips_can_be_measured() {
+    let builder = adam(Pipeline::builder(u_net()).loss(CrossEntropy)).backend(Flex::new());
+    let (x, y) = batch(4, 0);
+    // Skips within the layers that are measured together, and across.
+    for together in [1, 3, 8] {
+        let profiling = Profiling::new([2, 4]).runs(1).warm_up(0).together(together);
+        let profile = builder.profile(&profiling, x.clone(), y.clone()).expect("a profile");
+        assert_eq!(profile.layers().len(), 8);
+    }
+}
