@@ -9,6 +9,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Bool, Int, Tensor, TensorData};
 
+use crate::batch_norm::Observation;
 use crate::boundary::{from_parts, into_parts};
 use crate::context::Skipped;
 use crate::gradients::{self, Averaging};
@@ -51,6 +52,8 @@ pub(crate) struct Forwarded {
     pub(crate) loss: Option<Tensor<1>>,
     /// What it stashes, off the tape.
     pub(crate) stashed: Skipped,
+    /// What batch normalizations in it saw.
+    pub(crate) observations: Vec<Observation>,
 }
 
 /// What a backward makes: gradients of the inputs, and of what was popped.
@@ -263,7 +266,8 @@ impl<L: Layer> Cell for LayerCell<L> {
             }
             Forward::Untaped | Forward::Evaluate => None,
         };
-        Ok(Forwarded { outputs: settled, tape, loss, stashed: sent })
+        let observations = context.take_observations();
+        Ok(Forwarded { outputs: settled, tape, loss, stashed: sent, observations })
     }
 
     fn backward(

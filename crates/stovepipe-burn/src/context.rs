@@ -6,6 +6,7 @@ use std::ops::Range;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 
 use crate::Boundary;
+use crate::batch_norm::Observation;
 use crate::boundary::{from_parts, into_packet};
 use crate::part::Packet;
 use crate::random::Draw;
@@ -34,6 +35,8 @@ pub struct Context<'a> {
     draws: u32,
     /// What this forward adds to the loss.
     losses: Vec<Tensor<1>>,
+    /// What batch normalizations saw.
+    observations: Vec<Observation>,
     /// What it may pop, by name, ready to be used.
     pub(crate) popped: Skipped,
     /// What it stashed.
@@ -69,6 +72,7 @@ impl<'a> Context<'a> {
             layer,
             draws: 0,
             losses: Vec::new(),
+            observations: Vec::new(),
             popped: Skipped::new(),
             stashed: Skipped::new(),
             side: Side::default(),
@@ -77,6 +81,14 @@ impl<'a> Context<'a> {
 
     pub(crate) fn with_side(self, side: Side<'a>) -> Self {
         Self { side, ..self }
+    }
+
+    pub(crate) fn observe(&mut self, observation: Observation) {
+        self.observations.push(observation);
+    }
+
+    pub(crate) fn take_observations(&mut self) -> Vec<Observation> {
+        std::mem::take(&mut self.observations)
     }
 
     /// What the forward added to the loss.
@@ -158,7 +170,7 @@ impl<'a> Context<'a> {
     ///     type Output = Tensor<2>;
     ///
     ///     fn forward(&self, x: Tensor<2>, context: &mut Context<'_>) -> Tensor<2> {
-    ///         self.linear.forward(x) + context.pop(&self.level)
+    ///         self.linear.forward(x) + context.pop::<Tensor<2>>(&self.level)
     ///     }
     ///
     ///     fn pops(&self) -> Vec<String> {

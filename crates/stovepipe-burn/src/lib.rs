@@ -10,6 +10,7 @@
 //! a stage, and values are contiguous there.
 
 mod backend;
+mod batch_norm;
 mod boundary;
 mod builder;
 mod cell;
@@ -31,6 +32,7 @@ mod split;
 mod stage;
 
 pub use backend::{Backend, BackendError};
+pub use batch_norm::BatchNorm;
 pub use boundary::{Boundary, BoundaryError};
 pub use builder::{Builder, LayerCosts};
 pub use context::{Context, Phase};

@@ -15,8 +15,8 @@ pub(crate) struct Unreplayable {
 
 const DRAWS: &str = "it draws from a generator that all threads share, so that another mask would be \
                      drawn: use `context.dropout(x, probability)` or `context.normal(&x)`";
-const COUNTS: &str = "its running statistics would count the micro-batch twice: keep the layer's \
-                      activations, or use another normalization";
+const COUNTS: &str = "its running statistics would count the micro-batch twice: use stovepipe's \
+                      `BatchNorm`, which converts from it";
 
 /// The modules in `layer` that recomputation would change.
 pub(crate) fn unreplayable<M: Module>(layer: &M) -> Vec<Unreplayable> {
@@ -46,7 +46,8 @@ impl Search {
 impl ModuleVisitor for Search {
     fn enter_module(&mut self, name: &str, container_type: &str) {
         self.path.push((name.to_owned(), container_type.to_owned()));
-        if container_type == "Struct:BatchNorm" {
+        // Ours has the same name, and no such field.
+        if container_type == "Struct:BatchNorm" && name == "running_mean" {
             self.add("BatchNorm", COUNTS);
         }
     }

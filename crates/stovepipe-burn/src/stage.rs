@@ -10,6 +10,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use stovepipe_runtime::{Begin, StageCompute};
 use stovepipe_schedule::{MicroBatch, StageRetention};
 
+use crate::batch_norm::{self, Observation};
 use crate::cell::{Backwarded, Cell, Forward, Forwarded, Tape};
 use crate::context::{Place, Side, Skipped};
 use crate::gradients::{Averaging, Clipping};
@@ -69,6 +70,8 @@ struct Running {
     skip_gradients: HashMap<(usize, String), Packet>,
     /// What layers add to the loss, by layer and micro-batch.
     added: BTreeMap<(usize, usize), Tensor<1>>,
+    /// What batch normalizations saw, by layer and micro-batch.
+    observed: BTreeMap<(usize, usize), Vec<Observation>>,
     /// By metric and micro-batch.
     metrics: BTreeMap<(usize, usize), (Tensor<1>, Weight)>,
     /// Sum and weight of each micro-batch, on the last stage.
@@ -179,9 +182,12 @@ impl BurnStage {
                 context.popped.insert(skip, value);
             }
             let layer = &mut self.layers[index];
-            let Forwarded { outputs, tape, loss, stashed } =
+            let Forwarded { outputs, tape, loss, stashed, observations } =
                 layer.forward(values, &mut context, mode)?;
             let running = self.running()?;
+            if phase == Phase::Train && !observations.is_empty() {
+                running.observed.insert((index, m), observations);
+            }
             if phase != Phase::Recompute {
                 running.skipped.extend(stashed.into_iter().map(|(skip, v)| ((m, skip), v)));
             }
@@ -235,6 +241,16 @@ impl BurnStage {
         if ends_model { self.run_loss(m, outputs, true) } else { Ok(()) }
     }
 
+    /// Moves running statistics by what the step saw.
+    fn commit_observed(&mut self) -> Result<(), StageError> {
+        let mut layers: BTreeMap<usize, Vec<Vec<Observation>>> = BTreeMap::new();
+        for ((layer, _), seen) in std::mem::take(&mut self.running()?.observed) {
+            layers.entry(layer).or_default().push(seen);
+        }
+        layers.into_values().for_each(batch_norm::commit);
+        Ok(())
+    }
+
     fn flush(&self) -> Result<(), StageError> {
         Ok(self.common.backend.flush(&self.device)?)
     }
@@ -271,6 +287,7 @@ impl StageCompute for BurnStage {
             skip_gradients: HashMap::new(),
             losses: BTreeMap::new(),
             added: BTreeMap::new(),
+            observed: BTreeMap::new(),
             metrics: BTreeMap::new(),
             predictions: BTreeMap::new(),
             averaging: Averaging::mean(1.0),
@@ -484,10 +501,12 @@ impl StageCompute for BurnStage {
                     layer.commit(rate, averaging)?;
                 }
                 self.carried_weight = 0.0;
+                self.commit_observed()?;
             }
             Task::Accumulate => {
                 self.layers.iter_mut().for_each(|layer| layer.carry());
                 self.carried_weight += averaging.weight;
+                self.commit_observed()?;
             }
             Task::Gradients => {
                 let mut gradients = BTreeMap::new();

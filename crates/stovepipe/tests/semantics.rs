@@ -7,14 +7,15 @@ use common::{
     CLASSES, DIM, SEQ, Tokens, adam, batch, bits, is_the_same_on_any_number_of_stages, model, one,
     train,
 };
+use stovepipe::burn;
 use stovepipe::burn::grad_clipping::GradientClippingConfig;
 use stovepipe::burn::lr_scheduler::exponential::ExponentialLrSchedulerConfig;
 use stovepipe::burn::module::{Module, ParamGroup};
-use stovepipe::burn::nn::{DropoutConfig, EmbeddingConfig, LinearConfig};
+use stovepipe::burn::nn::{BatchNormConfig, DropoutConfig, EmbeddingConfig, Linear, LinearConfig};
 use stovepipe::burn::optim::{AdamConfig, SgdConfig};
 use stovepipe::burn::tensor::{Device, Tensor};
 use stovepipe::prelude::*;
-use stovepipe::{BuildError, Builder};
+use stovepipe::{BatchNorm, BuildError, Builder};
 
 fn with_dropout() -> Sequential<Tokens, Tensor<3>> {
     Sequential::<Tokens>::new()
@@ -345,5 +346,117 @@ fn parameter_groups_and_rates_go_by_paths_in_the_whole_model() {
     let expected = groups(1);
     for stages in 2..=4 {
         assert!(groups(stages) == expected);
+    }
+}
+
+/// Normalizes over batch and sequence, twice.
+#[derive(Module, Debug)]
+struct Normalized {
+    linear: Linear,
+    first: BatchNorm,
+    second: BatchNorm,
+}
+
+impl Normalized {
+    fn new(device: &Device) -> Self {
+        let second = BatchNormConfig::new(DIM).with_momentum(0.3).init(device);
+        Self {
+            linear: LinearConfig::new(DIM, DIM).init(device),
+            first: BatchNorm::new(DIM, device),
+            second: second.into(),
+        }
+    }
+}
+
+impl Layer for Normalized {
+    type Input = Tensor<3>;
+    type Output = Tensor<3>;
+
+    fn forward(&self, x: Tensor<3>, context: &mut Context<'_>) -> Tensor<3> {
+        let x = self.first.forward(x.swap_dims(1, 2), context);
+        let x = self.linear.forward(x.swap_dims(1, 2));
+        self.second.forward(x.swap_dims(1, 2), context).swap_dims(1, 2)
+    }
+}
+
+fn with_batch_norm() -> Sequential<Tokens, Tensor<3>> {
+    Sequential::<Tokens>::new()
+        .push_module("embed", |d| EmbeddingConfig::new(CLASSES, DIM).init(d), |m, x| m.forward(x))
+        .push("first", Normalized::new)
+        .push("second", Normalized::new)
+        .push_module(
+            "head",
+            |d| LinearConfig::new(DIM, CLASSES).init(d),
+            |m, x: Tensor<3>| m.forward(x),
+        )
+}
+
+#[test]
+fn batch_norm_is_the_same_however_it_is_split() {
+    let builder = || adam(Pipeline::builder(with_batch_norm()).loss(CrossEntropy));
+    // Evaluation shows the running statistics.
+    is_the_same_on_any_number_of_stages(builder, |mut pipeline| {
+        let losses = (0..3).map(|step| {
+            let (x, y) = batch(7, step);
+            let trained = pipeline.step(x.clone(), y.clone()).expect("a step").loss;
+            pipeline.accumulate(x.clone(), y.clone()).expect("gradients");
+            (trained, pipeline.evaluate(x, y).expect("evaluates").loss)
+        });
+        let losses: Vec<_> = losses.collect();
+        (losses, bits(&pipeline.parameters().expect("parameters")))
+    });
+}
+
+#[test]
+fn running_statistics_are_those_of_the_whole_mini_batch() {
+    // Kept to look at: clones share them.
+    let kept = BatchNorm::new(3, &Device::flex().autodiff());
+    let norm = kept.clone();
+    let model = Sequential::<Tensor<2>>::new().push("norm", move |_| Alone { norm: norm.clone() });
+    let mut pipeline = Pipeline::builder(model)
+        .backend(Flex::new())
+        .micro_batches(3)
+        .checkpoint(Always)
+        .optimizer(SgdConfig::new().init())
+        .learning_rate(0.1)
+        .loss(MeanSquaredError)
+        .build()
+        .expect("a pipeline");
+    let read = || {
+        let (mean, variance) = kept.running_statistics();
+        [mean, variance].map(|t| t.to_data().iter::<f64>().collect::<Vec<_>>())
+    };
+    let untouched = [vec![0.0; 3], vec![1.0; 3]];
+    assert_eq!(read(), untouched);
+    // Far from zero, where a naive variance cancels.
+    let x = common::floats([7, 3]) + 1000.0;
+    pipeline.evaluate(x.clone(), x.clone()).expect("evaluates");
+    pipeline.gradients(x.clone(), x.clone()).expect("gradients");
+    pipeline.step(x.clone(), common::floats([7, 2])).expect_err("another width");
+    assert_eq!(read(), untouched);
+    pipeline.step(x.clone(), x.clone()).expect("a step");
+    let values: Vec<f64> = x.to_data().iter::<f64>().collect();
+    let [mean, variance] = read();
+    for feature in 0..3 {
+        let column: Vec<f64> = values.iter().skip(feature).step_by(3).copied().collect();
+        let expected = column.iter().sum::<f64>() / 7.0;
+        let squares: f64 = column.iter().map(|v| (v - expected).powi(2)).sum();
+        assert!((mean[feature] - 0.1 * expected).abs() < 1e-3, "{mean:?}");
+        let unbiased = 0.9 + 0.1 * squares / 6.0;
+        assert!((variance[feature] - unbiased).abs() < 1e-4, "{} {unbiased}", variance[feature]);
+    }
+}
+
+#[derive(Module, Debug)]
+struct Alone {
+    norm: BatchNorm,
+}
+
+impl Layer for Alone {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, context: &mut Context<'_>) -> Tensor<2> {
+        self.norm.forward(x, context)
     }
 }

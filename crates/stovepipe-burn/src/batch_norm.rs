@@ -1,0 +1,199 @@
+//! Batch normalization whose running statistics are those of whole mini-batches, whatever is recomputed,
+//! evaluated or fails.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn::module::{Module, Param};
+use burn::nn::Initializer;
+use burn::tensor::module::{batch_norm, batch_norm_train};
+use burn::tensor::{Device, Tensor};
+
+use crate::{Context, Phase};
+
+/// Batch normalization (Ioffe and Szegedy, arXiv 1502.03167) of inputs `[batch, features, …]`, to be used
+/// inside a [`Layer`](crate::Layer).
+///
+/// In training each micro-batch is normalized by its own mean and variance. The running statistics, which
+/// evaluation uses, move once per step by the mean and the unbiased variance of the whole mini-batch, and
+/// only if the step succeeds; recomputation and evaluation don't touch them. So they are the same for
+/// every number of stages and every checkpoint policy. (`burn::nn::BatchNorm` moves them in every
+/// forward.) The normalization itself depends on the number of micro-batches, as its definition says.
+///
+/// Clones share the running statistics.
+///
+/// ```
+/// use burn::module::Module;
+/// use burn::nn::Linear;
+/// use burn::tensor::Tensor;
+/// use stovepipe_burn::{BatchNorm, Context, Layer};
+///
+/// #[derive(Module, Debug)]
+/// struct Normalized {
+///     linear: Linear,
+///     norm: BatchNorm,
+/// }
+///
+/// impl Layer for Normalized {
+///     type Input = Tensor<2>;
+///     type Output = Tensor<2>;
+///
+///     fn forward(&self, x: Tensor<2>, context: &mut Context<'_>) -> Tensor<2> {
+///         self.norm.forward(self.linear.forward(x), context)
+///     }
+/// }
+/// ```
+#[derive(Module, Debug)]
+pub struct BatchNorm {
+    /// The scale. Shape `[features]`.
+    pub gamma: Param<Tensor<1>>,
+    /// The shift. Shape `[features]`.
+    pub beta: Param<Tensor<1>>,
+    #[module(skip)]
+    running: Running,
+    /// How far the running statistics move with a step, from 0 to 1.
+    #[module(skip)]
+    pub momentum: f64,
+    /// Added to the variance.
+    #[module(skip)]
+    pub epsilon: f64,
+}
+
+impl BatchNorm {
+    /// For so many features, with a momentum of 0.1 and an epsilon of 1e-5.
+    #[must_use]
+    pub fn new(features: usize, device: &Device) -> Self {
+        let host = device.clone().inner();
+        Self {
+            gamma: Initializer::Ones.init([features], device),
+            beta: Initializer::Zeros.init([features], device),
+            running: Running::new(
+                Tensor::zeros([features], &host),
+                Tensor::ones([features], &host),
+            ),
+            momentum: 0.1,
+            epsilon: 1e-5,
+        }
+    }
+
+    /// The mean and the variance that evaluation uses. Shapes `[features]`.
+    #[must_use]
+    pub fn running_statistics(&self) -> (Tensor<1>, Tensor<1>) {
+        self.running.get()
+    }
+
+    /// Normalizes. Shape `[batch, features, …]`, which stays.
+    ///
+    /// # Panics
+    ///
+    /// If the second axis hasn't as many entries as there are features.
+    pub fn forward<const D: usize>(&self, x: Tensor<D>, context: &mut Context<'_>) -> Tensor<D> {
+        let (gamma, beta) = (self.gamma.val(), self.beta.val());
+        if context.phase() == Phase::Evaluate {
+            let device = x.device();
+            let (mean, variance) = self.running.get();
+            let (mean, variance) = (mean.to_device(&device), variance.to_device(&device));
+            return batch_norm(x, gamma, beta, mean, variance, self.epsilon);
+        }
+        let count = x.shape().num_elements() / x.dims()[1].max(1);
+        let found = batch_norm_train(x, gamma, beta, self.epsilon);
+        context.observe(Observation {
+            running: self.running.clone(),
+            momentum: self.momentum,
+            count: count as f64,
+            mean: found.mean.inner(),
+            // The population's, times its size.
+            squares: found.variance.inner() * count as f64,
+        });
+        found.output
+    }
+}
+
+impl From<burn::nn::BatchNorm> for BatchNorm {
+    /// With the parameters, running statistics and settings of Burn's.
+    fn from(norm: burn::nn::BatchNorm) -> Self {
+        let inner = |value: Tensor<1>| {
+            if value.device().is_autodiff() { value.inner() } else { value }
+        };
+        Self {
+            gamma: norm.gamma,
+            beta: norm.beta,
+            running: Running::new(
+                inner(norm.running_mean.value_sync()),
+                inner(norm.running_var.value_sync()),
+            ),
+            momentum: norm.momentum,
+            epsilon: norm.epsilon,
+        }
+    }
+}
+
+/// Running mean and variance, shared by all clones of a module.
+#[derive(Clone)]
+pub(crate) struct Running(Arc<Mutex<(Tensor<1>, Tensor<1>)>>);
+
+impl Running {
+    fn new(mean: Tensor<1>, variance: Tensor<1>) -> Self {
+        Self(Arc::new(Mutex::new((mean, variance))))
+    }
+
+    fn get(&self) -> (Tensor<1>, Tensor<1>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl fmt::Debug for Running {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Running")
+    }
+}
+
+/// What one forward in training saw.
+#[derive(Clone, Debug)]
+pub(crate) struct Observation {
+    running: Running,
+    momentum: f64,
+    count: f64,
+    mean: Tensor<1>,
+    /// The sum of the squared distances from the mean.
+    squares: Tensor<1>,
+}
+
+impl Observation {
+    /// Of both together, by the update of Chan, Golub and LeVeque, which doesn't cancel.
+    fn merge(self, other: Self) -> Self {
+        let count = self.count + other.count;
+        let distance = other.mean - self.mean.clone();
+        let mean = self.mean + distance.clone() * (other.count / count);
+        let between = distance.powi_scalar(2) * (self.count * other.count / count);
+        let squares = self.squares + other.squares + between;
+        Self { count, mean, squares, ..self }
+    }
+
+    /// Moves the running statistics.
+    fn apply(self) {
+        let mut running = self.running.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mean, variance) = running.clone();
+        let device = self.mean.device();
+        let old = |value: Tensor<1>| value.to_device(&device) * (1.0 - self.momentum);
+        let unbiased = self.squares / (self.count - 1.0).max(1.0);
+        let mean = old(mean) + self.mean * self.momentum;
+        let variance = old(variance) + unbiased * self.momentum;
+        *running = (mean, variance);
+    }
+}
+
+/// Moves the running statistics of a layer by what its forwards saw, in the order of the micro-batches:
+/// each forward saw the same modules in the same order.
+pub(crate) fn commit(forwards: Vec<Vec<Observation>>) {
+    let mut merged: Vec<Observation> = Vec::new();
+    for forward in forwards {
+        for (place, observation) in forward.into_iter().enumerate() {
+            match merged.get_mut(place) {
+                Some(sum) => *sum = sum.clone().merge(observation),
+                None => merged.push(observation),
+            }
+        }
+    }
+    merged.into_iter().for_each(Observation::apply);
+}
