@@ -19,6 +19,7 @@ use crate::pipeline::{Course, StageSummary};
 use crate::sequential::{MakeContext, Size};
 use crate::skips::{Routes, edges_of, skips_of};
 use crate::stage::{BurnStage, Common};
+use crate::ties::{Tie, ties_of};
 use crate::{Backend, Boundary, BuildError, Loss, NoLoss, Pipeline, Sequential};
 
 /// What the partitioner balances.
@@ -316,6 +317,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         let sizes = self.model.sizes();
         let partition =
             self.partitioner.partition(&self.costs_of_layers(&sizes)?, shape.stages())?;
+        let ties: Arc<[Tie]> = ties_of(&self.model.ties, &self.model.layers, &sizes)?.into();
         let skips = skips_of(&self.model.layers, &sizes)?;
         let edges = edges_of(&skips, &partition)?;
         let mut course = Course {
@@ -353,9 +355,11 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             seed: self.seed,
             clipping: self.clipping,
             metrics: metrics.into(),
+            ties: Arc::clone(&ties),
         };
         let stages = shape.stages();
         let mut layers = self.model.layers.into_iter();
+        let mut tied_values = BTreeMap::new();
         let mut ranks: Vec<Vec<(Stage, BurnStage)>> =
             (0..shape.ranks).map(|_| Vec::new()).collect();
         let mut summaries = Vec::with_capacity(stages);
@@ -369,14 +373,27 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
                 stage,
                 rank,
                 layers: blueprints.iter().map(|b| b.name.to_string()).collect(),
-                parameters: sizes[range].iter().map(|size| size.parameters).sum(),
+                parameters: sizes[range.clone()].iter().map(|size| size.parameters).sum(),
                 device: format!("{device:?}"),
             });
-            let cells = blueprints.iter().map(|blueprint| (blueprint.make)(&context)).collect();
+            let mut cells: Vec<_> =
+                blueprints.iter().map(|blueprint| (blueprint.make)(&context)).collect();
+            for tie in ties.iter() {
+                for tied in tie.iter().filter(|tied| range.contains(&tied.layer)) {
+                    let cell = &mut cells[tied.layer - range.start];
+                    let first = &tie[0].path;
+                    // The first use is in the first of these layers.
+                    match tied_values.get(first) {
+                        Some(value) => cell.set_parameter(&tied.path, value),
+                        None => tied_values.extend(cell.parameters().remove_entry(first)),
+                    }
+                }
+            }
             let place = (stage.index() == 0, stage.index() + 1 == stages);
             let loss = loss.clone().filter(|_| place.1);
             let routes = Routes::of(stage, &edges, &skips, &partition);
-            let compute = BurnStage::new(cells, device, place, loss, routes, common.clone());
+            let compute =
+                BurnStage::new(cells, device, place, loss, routes, range.start, common.clone());
             ranks[rank.index()].push((stage, compute));
         }
         let mut setups = Vec::with_capacity(ranks.len());
@@ -391,6 +408,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             updates: 0,
             carried_weight: 0.0,
             metric_names,
+            ties,
             side: BTreeMap::new(),
             partition,
             summaries,

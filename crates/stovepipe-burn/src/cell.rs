@@ -1,7 +1,7 @@
 //! One layer at work: its module, the tape of each of its forwards, its accumulated gradients and its
 //! optimizer, with the layer's types erased.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
@@ -90,8 +90,17 @@ pub(crate) trait Cell: Send {
     /// The gradients of the step are complete: adds those that were carried over, if asked for.
     fn complete(&mut self, with_carried: bool);
 
-    /// The sum of the squares of the complete gradients.
-    fn squared_norm(&self) -> f64;
+    /// The sum of the squares of the complete gradients but for the parameters at some paths.
+    fn squared_norm(&self, but: &HashSet<String>) -> f64;
+
+    /// The complete gradient of the parameter at a path, copied to the host.
+    fn gradient(&self, path: &str) -> Option<Vec<f32>>;
+
+    /// Puts another in its place.
+    fn set_gradient(&mut self, path: &str, gradient: &[f32]);
+
+    /// Gives the parameter at a path a value.
+    fn set_parameter(&mut self, path: &str, value: &TensorData);
 
     /// Averages the complete gradients and takes them out by parameter path.
     fn take_gradients(&mut self, averaging: Averaging) -> BTreeMap<String, TensorData>;
@@ -323,9 +332,25 @@ impl<L: Layer> Cell for LayerCell<L> {
         };
     }
 
-    fn squared_norm(&self) -> f64 {
+    fn squared_norm(&self, but: &HashSet<String>) -> f64 {
         let module = self.module.as_ref();
-        module.map_or(0.0, |module| gradients::squared_norm(module, &self.complete))
+        module.map_or(0.0, |module| gradients::squared_norm(module, &self.complete, but))
+    }
+
+    fn gradient(&self, path: &str) -> Option<Vec<f32>> {
+        gradients::read(self.module.as_ref()?, &self.complete, path)
+    }
+
+    fn set_gradient(&mut self, path: &str, gradient: &[f32]) {
+        if let Some(module) = &self.module {
+            gradients::write(module, &mut self.complete, path, gradient);
+        }
+    }
+
+    fn set_parameter(&mut self, path: &str, value: &TensorData) {
+        if let Some(module) = self.module.take() {
+            self.replace(gradients::with_value(module, path, value));
+        }
     }
 
     fn take_gradients(&mut self, averaging: Averaging) -> BTreeMap<String, TensorData> {
@@ -399,6 +424,7 @@ impl<L: Layer> Cell for LayerCell<L> {
     }
 }
 
+/// Keeps the path of what is visited in `self.path`.
 macro_rules! track_path {
     () => {
         fn enter_module(&mut self, name: &str, _: &str) {
@@ -410,6 +436,8 @@ macro_rules! track_path {
         }
     };
 }
+
+pub(crate) use track_path;
 
 /// The module's parameters, copied to the host, by path.
 pub(crate) fn read_parameters<M: Module>(module: &M) -> BTreeMap<String, TensorData> {

@@ -81,6 +81,14 @@ pub enum BuildError {
         /// What is wrong.
         problem: &'static str,
     },
+    /// Parameters can't be tied.
+    #[error("`{path}` can't be tied: {problem}")]
+    Tie {
+        /// The parameter's path.
+        path: String,
+        /// Why not.
+        problem: String,
+    },
     /// An optimizer clips gradients by itself.
     #[error(
         "the optimizer clips the gradient of each parameter by itself; call `.clip_gradients(…)` on the \

@@ -1,8 +1,12 @@
 //! What is done with accumulated gradients before an update: the mean over the mini-batch, and clipping.
 
-use burn::module::{Module, ModuleVisitor, Param};
+use std::collections::HashSet;
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
-use burn::tensor::Tensor;
+use burn::tensor::{Tensor, TensorData};
+
+use crate::cell::track_path;
 
 /// How gradients are kept from growing too large.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -118,10 +122,14 @@ impl ModuleVisitor for Add<'_> {
     }
 }
 
-/// The sum of the squares of a module's gradients, added parameter by parameter in 64 bits. Reads from
-/// the device.
-pub(crate) fn squared_norm<M: Module>(module: &M, gradients: &GradientsParams) -> f64 {
-    let mut norm = SquaredNorm { gradients, parts: Vec::new() };
+/// The sum of the squares of a module's gradients but for those at some paths, added parameter by
+/// parameter in 64 bits. Reads from the device.
+pub(crate) fn squared_norm<M: Module>(
+    module: &M,
+    gradients: &GradientsParams,
+    but: &HashSet<String>,
+) -> f64 {
+    let mut norm = SquaredNorm { gradients, but, path: Vec::new(), parts: Vec::new() };
     module.visit(&mut norm);
     // All are queued before the first is read.
     norm.parts.into_iter().map(|part| part.into_data().iter::<f64>().sum::<f64>()).sum()
@@ -129,13 +137,106 @@ pub(crate) fn squared_norm<M: Module>(module: &M, gradients: &GradientsParams) -
 
 struct SquaredNorm<'a> {
     gradients: &'a GradientsParams,
+    but: &'a HashSet<String>,
+    path: Vec<String>,
     parts: Vec<Tensor<1>>,
 }
 
 impl ModuleVisitor for SquaredNorm<'_> {
+    track_path!();
+
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if !self.but.is_empty() && self.but.contains(&self.path.join(".")) {
+            return;
+        }
         if let Some(gradient) = self.gradients.get::<D>(param.id) {
             self.parts.push(gradient.powi_scalar(2).sum());
         }
+    }
+}
+
+/// The gradient of the parameter at a path, copied to the host.
+pub(crate) fn read<M: Module>(
+    module: &M,
+    gradients: &GradientsParams,
+    path: &str,
+) -> Option<Vec<f32>> {
+    let mut read = Read { gradients, wanted: path, path: Vec::new(), found: None };
+    module.visit(&mut read);
+    read.found
+}
+
+struct Read<'a> {
+    gradients: &'a GradientsParams,
+    wanted: &'a str,
+    path: Vec<String>,
+    found: Option<Vec<f32>>,
+}
+
+impl ModuleVisitor for Read<'_> {
+    track_path!();
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if self.path.join(".") == self.wanted {
+            let gradient = self.gradients.get::<D>(param.id);
+            self.found = gradient.map(|gradient| gradient.into_data().iter::<f32>().collect());
+        }
+    }
+}
+
+/// Puts a gradient in the place of that of the parameter at a path.
+pub(crate) fn write<M: Module>(
+    module: &M,
+    gradients: &mut GradientsParams,
+    path: &str,
+    values: &[f32],
+) {
+    module.visit(&mut Write { gradients, wanted: path, path: Vec::new(), values });
+}
+
+struct Write<'a> {
+    gradients: &'a mut GradientsParams,
+    wanted: &'a str,
+    path: Vec<String>,
+    values: &'a [f32],
+}
+
+impl ModuleVisitor for Write<'_> {
+    track_path!();
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if self.path.join(".") == self.wanted {
+            let value = param.val();
+            let data = TensorData::new(self.values.to_vec(), value.shape());
+            let device = value.device().inner();
+            let gradient = Tensor::<D>::from_data(data.convert_dtype(value.dtype()), &device);
+            self.gradients.remove::<D>(param.id);
+            self.gradients.register(param.id, gradient);
+        }
+    }
+}
+
+/// A module whose parameter at a path has this value.
+pub(crate) fn with_value<M: Module>(module: M, path: &str, value: &TensorData) -> M {
+    module.map(&mut Replace { wanted: path, path: Vec::new(), value })
+}
+
+struct Replace<'a> {
+    wanted: &'a str,
+    path: Vec<String>,
+    value: &'a TensorData,
+}
+
+impl ModuleMapper for Replace<'_> {
+    track_path!();
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if self.path.join(".") != self.wanted {
+            return param;
+        }
+        let (id, old, mapper) = param.consume();
+        let new = Tensor::<D>::from_data(self.value.clone(), &old.device().inner());
+        let new = Tensor::from_inner(new).set_require_grad(old.is_require_grad());
+        Param::from_mapped_value(id, new, mapper)
     }
 }

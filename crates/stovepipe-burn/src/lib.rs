@@ -30,6 +30,7 @@ mod sequential;
 mod skips;
 mod split;
 mod stage;
+mod ties;
 
 pub use backend::{Backend, BackendError};
 pub use batch_norm::BatchNorm;

@@ -17,6 +17,7 @@ use crate::boundary::{from_parts, into_packet};
 use crate::part::Packet;
 use crate::report::{Report, added_by_layers, mean_of, metrics_of, norm_of};
 use crate::stage::{Batch, BurnStage, StageOutput, Task};
+use crate::ties::{self, Tie};
 use crate::{
     Boundary, BuildError, Builder, NoLoss, Sequential, StepError, TrainError, micro_batch_ranges,
 };
@@ -177,6 +178,7 @@ pub struct Pipeline<I = NoLoss, O = NoLoss, T = NoLoss> {
     /// The weight of what was accumulated since the last update.
     pub(crate) carried_weight: f64,
     pub(crate) metric_names: Vec<String>,
+    pub(crate) ties: Arc<[Tie]>,
     /// Side inputs of the next call.
     pub(crate) side: BTreeMap<String, Packet>,
     pub(crate) partition: Partition,
@@ -214,12 +216,13 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         let reports = Report::decode_all(&report.reports).map_err(unreadable)?;
         let (sum, weight) = mean_of(&reports);
         let carried = std::mem::take(&mut self.carried_weight);
+        let tied_squares = ties::squared_norm(&ties::sums(&self.ties, &reports));
         Ok(Step {
             loss: sum / weight,
             weight,
             added_loss: added_by_layers(&reports) / weight,
             metrics: metrics_of(&reports, &self.metric_names),
-            gradient_norm: norm_of(&reports, carried + weight),
+            gradient_norm: norm_of(&reports, tied_squares, carried + weight),
             learning_rate,
             micro_batches,
             timeline: report.timeline,

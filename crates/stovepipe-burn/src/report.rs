@@ -16,34 +16,54 @@ pub(crate) struct Report {
     pub(crate) losses: Vec<(f64, f64)>,
     /// On the last stage, the same of each metric, one after the other.
     pub(crate) metrics: Vec<(f64, f64)>,
+    /// The gradients of uses of tied parameters, by their number among all uses.
+    pub(crate) tied: Vec<(u64, Vec<f32>)>,
 }
 
 impl Report {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let Self { squared_norms, added, losses, metrics } = self;
-        let counts = [squared_norms.len(), added.len(), losses.len()].map(|n| n as u64);
+        let Self { squared_norms, added, losses, metrics, tied } = self;
+        let counts = [squared_norms.len(), added.len(), losses.len(), metrics.len()];
         let pairs = losses.iter().chain(metrics).flat_map(|&(sum, weight)| [sum, weight]);
         let numbers = squared_norms.iter().chain(added).copied().chain(pairs);
-        let counts = counts.into_iter().flat_map(u64::to_le_bytes);
-        counts.chain(numbers.flat_map(f64::to_le_bytes)).collect()
+        let counts = counts.into_iter().flat_map(|count| (count as u64).to_le_bytes());
+        let mut bytes: Vec<u8> = counts.chain(numbers.flat_map(f64::to_le_bytes)).collect();
+        for (number, gradient) in tied {
+            bytes.extend(number.to_le_bytes());
+            bytes.extend((gradient.len() as u64).to_le_bytes());
+            bytes.extend(gradient.iter().flat_map(|value| value.to_le_bytes()));
+        }
+        bytes
     }
 
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let (words, rest) = bytes.as_chunks::<8>();
-        let (counts, words) = words.split_first_chunk::<3>()?;
-        let [norms, added, losses] = counts.map(|count| u64::from_le_bytes(count) as usize);
-        let numbers: Vec<f64> = words.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
-        let (squared_norms, numbers) = numbers.split_at_checked(norms)?;
-        let (added, numbers) = numbers.split_at_checked(added)?;
-        let (pairs, odd) = numbers.as_chunks::<2>();
-        let pairs: Vec<(f64, f64)> = pairs.iter().map(|&[sum, weight]| (sum, weight)).collect();
-        let (losses, metrics) = pairs.split_at_checked(losses)?;
-        (rest.is_empty() && odd.is_empty()).then(|| Self {
-            squared_norms: squared_norms.to_vec(),
-            added: added.to_vec(),
-            losses: losses.to_vec(),
-            metrics: metrics.to_vec(),
-        })
+    fn decode(mut bytes: &[u8]) -> Option<Self> {
+        let mut words = |count: usize| {
+            let (taken, rest) = bytes.split_at_checked(count.checked_mul(8)?)?;
+            bytes = rest;
+            Some(taken.as_chunks::<8>().0)
+        };
+        let counts = words(4)?.iter().map(|count| u64::from_le_bytes(*count) as usize);
+        let [norms, added, losses, metrics] = counts.collect::<Vec<_>>().try_into().ok()?;
+        let mut numbers = |count: usize| -> Option<Vec<f64>> {
+            Some(words(count)?.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect())
+        };
+        let (squared_norms, added) = (numbers(norms)?, numbers(added)?);
+        let mut pairs = |count: usize| -> Option<Vec<(f64, f64)>> {
+            let numbers = numbers(count.checked_mul(2)?)?;
+            Some(numbers.as_chunks::<2>().0.iter().map(|&[sum, weight]| (sum, weight)).collect())
+        };
+        let (losses, metrics) = (pairs(losses)?, pairs(metrics)?);
+        let mut tied = Vec::new();
+        while let Some((number, rest)) = bytes.split_first_chunk::<8>() {
+            let (count, rest) = rest.split_first_chunk::<8>()?;
+            let count = usize::try_from(u64::from_le_bytes(*count)).ok()?;
+            let (values, rest) = rest.split_at_checked(count.checked_mul(4)?)?;
+            let values = values.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+            tied.push((u64::from_le_bytes(*number), values.collect()));
+            bytes = rest;
+        }
+        let report = Self { squared_norms, added, losses, metrics, tied };
+        bytes.is_empty().then_some(report)
     }
 
     /// Those of all stages, in order.
@@ -80,11 +100,11 @@ pub(crate) fn metrics_of(reports: &[Report], names: &[String]) -> BTreeMap<Strin
     metrics.map(|(name, pairs)| (name.clone(), mean(pairs))).collect()
 }
 
-/// The norm of the mean gradient over all stages, if layers reported theirs.
-pub(crate) fn norm_of(reports: &[Report], weight: f64) -> Option<f64> {
+/// The norm of the mean gradient over all stages, if layers reported theirs; tied parameters come last.
+pub(crate) fn norm_of(reports: &[Report], tied_squares: f64, weight: f64) -> Option<f64> {
     let mut squares = reports.iter().flat_map(|report| &report.squared_norms).peekable();
     squares.peek()?;
-    Some(squares.sum::<f64>().sqrt() / weight)
+    Some((squares.sum::<f64>() + tied_squares).sqrt() / weight)
 }
 
 #[cfg(test)]
@@ -99,12 +119,13 @@ mod tests {
             added: vec![0.25, 0.25],
             losses: vec![(3.0, 2.0), (1.0, 0.5)],
             metrics: vec![(1.0, 2.0), (0.0, 2.0), (6.0, 1.0), (0.0, 1.0)],
+            tied: vec![(3, vec![1.5, -2.0, 0.25]), (7, Vec::new())],
         };
         let sent = [first.encode(), last.encode()];
         let read = Report::decode_all(&sent).expect("readable");
         assert_eq!(read, [first, last]);
-        assert_eq!((mean_of(&read), norm_of(&read, 2.0)), ((4.0, 2.5), Some(2.5)));
-        assert_eq!(norm_of(&[Report::default()], 1.0), None);
+        assert_eq!((mean_of(&read), norm_of(&read, 0.0, 2.0)), ((4.0, 2.5), Some(2.5)));
+        assert_eq!(norm_of(&[Report::default()], 0.0, 1.0), None);
         assert_eq!(added_by_layers(&read), 1.0);
         let metrics = metrics_of(&read, &["a".to_owned(), "b".to_owned()]);
         assert_eq!(metrics.into_values().collect::<Vec<_>>(), [0.25, 3.0]);
@@ -113,7 +134,7 @@ mod tests {
     #[test]
     fn what_cannot_be_read_names_its_stage() {
         let good = Report::default().encode();
-        for bad in [vec![], vec![1; 7], [9u64.to_le_bytes(); 3].concat(), vec![0; 32], vec![0; 25]]
+        for bad in [vec![], vec![1; 7], [9u64.to_le_bytes(); 4].concat(), vec![0; 40], vec![0; 33]]
         {
             let found = Report::decode_all(&[good.clone(), bad]);
             assert_eq!(found, Err(StageError::Report { stage: 1 }));

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use burn::module::Module;
-use burn::tensor::Device;
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Device, Tensor};
 
 use crate::cell::{Cell, LayerCell};
 use crate::layer::{Apply, Named, Stateless};
@@ -22,6 +22,8 @@ pub(crate) struct Size {
     pub(crate) parameters: usize,
     pub(crate) flops: Option<f64>,
     pub(crate) unreplayable: Vec<Unreplayable>,
+    /// Float parameters by their path in the layer.
+    pub(crate) shapes: Vec<(String, Vec<usize>)>,
     pub(crate) stashes: Vec<String>,
     pub(crate) pops: Vec<String>,
 }
@@ -69,6 +71,8 @@ pub(crate) struct Blueprint {
 /// ```
 pub struct Sequential<In, Out = In> {
     pub(crate) layers: Vec<Blueprint>,
+    /// Paths of parameters that are one.
+    pub(crate) ties: Vec<Vec<String>>,
     types: PhantomData<fn(In) -> Out>,
 }
 
@@ -76,7 +80,7 @@ impl<In: Boundary> Sequential<In, In> {
     /// A model without layers, which takes `In`.
     #[must_use]
     pub fn new() -> Self {
-        Self { layers: Vec::new(), types: PhantomData }
+        Self { layers: Vec::new(), ties: Vec::new(), types: PhantomData }
     }
 }
 
@@ -109,6 +113,7 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
                 parameters: layer.num_params(),
                 flops: layer.flops(),
                 unreplayable: unreplayable(&layer),
+                shapes: shapes(&layer),
                 stashes: layer.stashes(),
                 pops: layer.pops(),
             }
@@ -121,7 +126,7 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
             Box::new(LayerCell::new(Arc::clone(&layer_name), module, context.optimizer.clone()))
         });
         self.layers.push(Blueprint { name, make, look });
-        Sequential { layers: self.layers, types: PhantomData }
+        Sequential { layers: self.layers, ties: self.ties, types: PhantomData }
     }
 
     /// Adds a Burn module that isn't a [`Layer`], with the function that runs it.
@@ -196,6 +201,18 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
         self
     }
 
+    /// Makes one parameter of several, given by their paths in the model, such as `embed.weight` and
+    /// `head.weight`. They must have the same shape. All start as the one of the first layer, and each is
+    /// updated with the sum of all their gradients, so that they stay equal whatever stages they are on.
+    /// The parameter goes by the path of its first layer, and counts once where gradients are clipped.
+    ///
+    /// An optimizer with parameter groups must treat all these paths alike.
+    #[must_use]
+    pub fn tie<P: Into<String>>(mut self, paths: impl IntoIterator<Item = P>) -> Self {
+        self.ties.push(paths.into_iter().map(Into::into).collect());
+        self
+    }
+
     /// Number of layers.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -233,5 +250,31 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
             Some(layer) => Err(BuildError::NameTwice { name: layer.name.to_string() }),
             None => Ok(()),
         }
+    }
+}
+
+/// Float parameters by path, without allocating them.
+fn shapes<M: Module>(module: &M) -> Vec<(String, Vec<usize>)> {
+    let mut shapes = Shapes { path: Vec::new(), found: Vec::new() };
+    module.visit(&mut shapes);
+    shapes.found
+}
+
+struct Shapes {
+    path: Vec<String>,
+    found: Vec<(String, Vec<usize>)>,
+}
+
+impl ModuleVisitor for Shapes {
+    fn enter_module(&mut self, name: &str, _: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.found.push((self.path.join("."), param.lazy_shape().to_vec()));
     }
 }

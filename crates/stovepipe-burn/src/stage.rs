@@ -1,7 +1,7 @@
 //! One stage at work: its layers in order, segment by segment where activations are dropped, and on
 //! the last stage the loss.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -18,6 +18,7 @@ use crate::loss::{ErasedLoss, LossTape, Weight};
 use crate::part::{Packet, Part};
 use crate::report::{Report, mean_of, norm_of};
 use crate::skips::Routes;
+use crate::ties::{self, Tie};
 use crate::{Backend, Context, LossSum, Phase, StageError};
 
 /// What a step is for.
@@ -90,6 +91,8 @@ pub(crate) struct BurnStage {
     pub(crate) loss: Option<Arc<ErasedLoss>>,
     common: Common,
     routes: Routes,
+    /// Its first layer's number in the model.
+    first_layer: usize,
     /// The weight of the steps since the last update.
     carried_weight: f64,
     running: Option<Running>,
@@ -103,6 +106,15 @@ pub(crate) struct Common {
     pub(crate) seed: u64,
     pub(crate) clipping: Option<Clipping>,
     pub(crate) metrics: Arc<[Box<ErasedLoss>]>,
+    pub(crate) ties: Arc<[Tie]>,
+}
+
+impl Common {
+    /// The paths of all uses of tied parameters, or of all but the first.
+    fn tied_paths(&self, all: bool) -> HashSet<String> {
+        let uses = |tie: &Tie| tie[usize::from(!all).min(tie.len())..].to_vec();
+        self.ties.iter().flat_map(uses).map(|tied| tied.path).collect()
+    }
 }
 
 impl BurnStage {
@@ -113,6 +125,7 @@ impl BurnStage {
         place: (bool, bool),
         loss: Option<Arc<ErasedLoss>>,
         routes: Routes,
+        first_layer: usize,
         common: Common,
     ) -> Self {
         let (is_first, is_last) = place;
@@ -124,13 +137,16 @@ impl BurnStage {
             loss,
             common,
             routes,
+            first_layer,
             carried_weight: 0.0,
             running: None,
         }
     }
 
     pub(crate) fn parameters(&self) -> BTreeMap<String, TensorData> {
-        self.layers.iter().flat_map(|layer| layer.parameters()).collect()
+        let copies = self.common.tied_paths(false);
+        let parameters = self.layers.iter().flat_map(|layer| layer.parameters());
+        parameters.filter(|(path, _)| !copies.contains(path)).collect()
     }
 
     fn running(&mut self) -> Result<&mut Running, StageError> {
@@ -239,6 +255,28 @@ impl BurnStage {
         let ends_model = self.is_last && segment.end == self.layers.len();
         let outputs = self.run_layers(m, segment, inputs, Phase::Recompute, true)?;
         if ends_model { self.run_loss(m, outputs, true) } else { Ok(()) }
+    }
+
+    /// The uses of tied parameters on this stage: their number among all, layer of the stage and path.
+    fn tied_uses(&self) -> Vec<(u64, (usize, String))> {
+        let uses = self.common.ties.iter().flatten().enumerate();
+        let own = uses.filter_map(|(number, tied)| {
+            let layer = tied.layer.checked_sub(self.first_layer)?;
+            (layer < self.layers.len()).then(|| (number as u64, (layer, tied.path.clone())))
+        });
+        own.collect()
+    }
+
+    /// The same with the sum for each.
+    fn tied_sums<'a>(&self, sums: &'a [Option<Vec<f32>>]) -> Vec<(usize, String, &'a [f32])> {
+        let of_use =
+            self.common.ties.iter().zip(sums).flat_map(|(tie, sum)| tie.iter().map(move |_| sum));
+        let of_use: Vec<_> = of_use.collect();
+        let uses = self.tied_uses().into_iter();
+        uses.filter_map(|(number, (layer, path))| {
+            Some((layer, path, &**of_use[number as usize].as_ref()?))
+        })
+        .collect()
     }
 
     /// Moves running statistics by what the step saw.
@@ -448,12 +486,19 @@ impl StageCompute for BurnStage {
         for layer in &mut self.layers {
             layer.complete(matches!(task, Task::Train(_) | Task::Accumulate));
         }
-        let squared_norms = match (task, self.common.clipping) {
+        let squared_norms = match (&task, self.common.clipping) {
             (Task::Train(_), Some(Clipping::Norm(_))) => {
-                self.layers.iter().map(|layer| layer.squared_norm()).collect()
+                let tied = self.common.tied_paths(true);
+                self.layers.iter().map(|layer| layer.squared_norm(&tied)).collect()
             }
             _ => Vec::new(),
         };
+        let mut tied = Vec::new();
+        if matches!(task, Task::Train(_) | Task::Gradients) {
+            for (number, (layer, path)) in self.tied_uses() {
+                tied.extend(self.layers[layer].gradient(&path).map(|g| (number, g)));
+            }
+        }
         // Only here and for the norms does the step read from the device.
         let running = self.running()?;
         let value = |sum: &Tensor<1>| sum.to_data().iter::<f64>().sum::<f64>();
@@ -463,6 +508,7 @@ impl StageCompute for BurnStage {
             added: running.added.values().map(value).collect(),
             losses: running.losses.values().map(pair).collect(),
             metrics: running.metrics.values().map(pair).collect(),
+            tied,
         };
         Ok(report.encode())
     }
@@ -477,7 +523,11 @@ impl StageCompute for BurnStage {
         if !(weight.is_finite() && (weight > 0.0 || matches!(batch.task, Task::Accumulate))) {
             return Err(StageError::Weight { weight });
         }
-        let norm = norm_of(&reports, weight);
+        let sums = ties::sums(&self.common.ties, &reports);
+        for (layer, path, sum) in self.tied_sums(&sums) {
+            self.layers[layer].set_gradient(&path, sum);
+        }
+        let norm = norm_of(&reports, ties::squared_norm(&sums), weight);
         if let Some(norm) = norm.filter(|norm| !norm.is_finite()) {
             return Err(StageError::Norm { norm });
         }
@@ -513,6 +563,8 @@ impl StageCompute for BurnStage {
                 for layer in &mut self.layers {
                     gradients.extend(layer.take_gradients(averaging));
                 }
+                let copies = self.common.tied_paths(false);
+                gradients.retain(|path, _| !copies.contains(path));
                 self.running()?.gradients = gradients;
             }
             Task::Evaluate | Task::Predict => {}

@@ -1,0 +1,95 @@
+//! Tied parameters: one parameter that several layers use, such as the embedding of a language model that
+//! is also its output layer.
+//!
+//! Each use has a copy of its own, with its own leaf and accumulator, on the rank of its layer. At the
+//! end of a step the uses' gradients are added in layer order, on every rank alike, and each copy is
+//! updated with the sum: so copies stay equal to the last bit, wherever the layers are.
+
+use std::collections::BTreeMap;
+
+use burn::tensor::{Device, Tensor, TensorData};
+
+use crate::BuildError;
+use crate::report::Report;
+use crate::sequential::{Blueprint, Size};
+
+/// One use of a tied parameter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TiedUse {
+    pub(crate) layer: usize,
+    /// The parameter's path in the model.
+    pub(crate) path: String,
+}
+
+/// The uses of one parameter in the order of their layers. The first one names it.
+pub(crate) type Tie = Vec<TiedUse>;
+
+/// Finds the layers of tied paths.
+pub(crate) fn ties_of(
+    paths: &[Vec<String>],
+    layers: &[Blueprint],
+    sizes: &[Size],
+) -> Result<Vec<Tie>, BuildError> {
+    let mut known: Vec<&String> = Vec::new();
+    let mut ties = Vec::new();
+    for group in paths {
+        let refuse =
+            |path: &str, problem: String| Err(BuildError::Tie { path: path.to_owned(), problem });
+        let mut uses: Vec<(TiedUse, &[usize])> = Vec::new();
+        for path in group {
+            if known.contains(&path) {
+                return refuse(path, "it is tied twice".to_owned());
+            }
+            known.push(path);
+            let own = |(layer, size): (usize, &Size)| {
+                let rest = path.strip_prefix(&*layers[layer].name)?.strip_prefix('.')?;
+                let (_, shape) = size.shapes.iter().find(|(name, _)| name == rest)?;
+                Some((layer, shape.clone()))
+            };
+            let Some((layer, _)) = sizes.iter().enumerate().find_map(own) else {
+                return refuse(path, "the model has no such parameter".to_owned());
+            };
+            let rest = &path[layers[layer].name.len() + 1..];
+            let shapes = sizes[layer].shapes.iter();
+            let shape = shapes.filter(|(name, _)| name == rest).map(|(_, shape)| &**shape).next();
+            let shape = shape.unwrap_or_default();
+            if let Some((first, expected)) = uses.first().filter(|(_, s)| *s != shape) {
+                let problem =
+                    format!("its shape is {shape:?}, that of {} {expected:?}", first.path);
+                return refuse(path, problem);
+            }
+            uses.push((TiedUse { layer, path: path.clone() }, shape));
+        }
+        let mut uses: Tie = uses.into_iter().map(|(tied, _)| tied).collect();
+        uses.sort_by_key(|tied| tied.layer);
+        ties.push(uses);
+    }
+    Ok(ties)
+}
+
+/// The sum of the gradients of all uses of each tied parameter, in the order of the layers; none where no
+/// use has one. Added on the host, so that every rank finds the same bits.
+pub(crate) fn sums(ties: &[Tie], reports: &[Report]) -> Vec<Option<Vec<f32>>> {
+    let mut gradients: BTreeMap<u64, &Vec<f32>> = BTreeMap::new();
+    for report in reports {
+        gradients.extend(report.tied.iter().map(|(number, gradient)| (*number, gradient)));
+    }
+    let mut number = 0;
+    let mut of = |tie: &Tie| {
+        let uses = number..number + tie.len() as u64;
+        number = uses.end;
+        let all = gradients.range(uses).map(|(_, gradient)| (*gradient).clone());
+        all.reduce(|sum, more| sum.iter().zip(more).map(|(sum, more)| sum + more).collect())
+    };
+    ties.iter().map(&mut of).collect()
+}
+
+/// The sum of the squares of these gradients.
+pub(crate) fn squared_norm(sums: &[Option<Vec<f32>>]) -> f64 {
+    let square = |sum: &Vec<f32>| {
+        let data = TensorData::new(sum.clone(), [sum.len()]);
+        let squares = Tensor::<1>::from_data(data, &Device::flex()).powi_scalar(2).sum();
+        squares.into_data().iter::<f64>().sum::<f64>()
+    };
+    sums.iter().flatten().map(square).sum()
+}

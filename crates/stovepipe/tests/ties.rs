@@ -1,0 +1,167 @@
+//! Tied parameters: one parameter in several layers, on whatever stages they are.
+
+mod common;
+
+use common::{
+    CLASSES, DIM, Tokens, adam, batch, bits, is_the_same_on_any_number_of_stages, one, train,
+};
+use stovepipe::burn;
+use stovepipe::burn::module::{Module, Param};
+use stovepipe::burn::nn::{Embedding, EmbeddingConfig, Initializer, LinearConfig};
+use stovepipe::burn::optim::SgdConfig;
+use stovepipe::burn::tensor::{Device, Tensor};
+use stovepipe::prelude::*;
+use stovepipe::{BuildError, Builder};
+
+/// Logits by the embedding's own vectors.
+#[derive(Module, Debug)]
+struct Head {
+    weight: Param<Tensor<2>>,
+}
+
+impl Head {
+    fn new(device: &Device) -> Self {
+        let uniform = Initializer::Uniform { min: -1.0, max: 1.0 };
+        Self { weight: uniform.init([CLASSES, DIM], device) }
+    }
+}
+
+impl Layer for Head {
+    type Input = Tensor<3>;
+    type Output = Tensor<3>;
+
+    fn forward(&self, x: Tensor<3>, _: &mut Context<'_>) -> Tensor<3> {
+        x.matmul(self.weight.val().transpose().unsqueeze())
+    }
+}
+
+fn embedding(device: &Device) -> Embedding {
+    EmbeddingConfig::new(CLASSES, DIM).init(device)
+}
+
+fn body(model: Sequential<Tokens>) -> Sequential<Tokens, Tensor<3>> {
+    model
+        .push_module("embed", embedding, |m, x| m.forward(x))
+        .push_module("a", |d| LinearConfig::new(DIM, DIM).init(d), |m, x: Tensor<3>| m.forward(x))
+        .push_module("b", |d| LinearConfig::new(DIM, DIM).init(d), |m, x: Tensor<3>| m.forward(x))
+        .push("head", Head::new)
+}
+
+fn tied() -> Sequential<Tokens, Tensor<3>> {
+    body(Sequential::new()).tie(["embed.weight", "head.weight"])
+}
+
+#[test]
+fn tied_parameters_are_the_same_bits_on_any_number_of_stages() {
+    let plain = || adam(Pipeline::builder(tied()).loss(CrossEntropy));
+    is_the_same_on_any_number_of_stages(plain, train);
+    is_the_same_on_any_number_of_stages(|| plain().stage_updates(true), train);
+    is_the_same_on_any_number_of_stages(|| plain().clip_gradients(Clipping::Norm(0.05)), train);
+    is_the_same_on_any_number_of_stages(plain, |mut pipeline| {
+        let (a, b) = (batch(7, 0), batch(4, 1));
+        pipeline.accumulate(a.0, a.1).expect("gradients");
+        pipeline.step(b.0, b.1).expect("a step");
+        bits(&pipeline.parameters().expect("parameters"))
+    });
+}
+
+/// The whole model as one layer that uses its one embedding twice.
+#[derive(Module, Debug)]
+struct Whole {
+    embed: Embedding,
+    a: burn::nn::Linear,
+    b: burn::nn::Linear,
+}
+
+impl Layer for Whole {
+    type Input = Tokens;
+    type Output = Tensor<3>;
+
+    fn forward(&self, x: Tokens, _: &mut Context<'_>) -> Tensor<3> {
+        let x = self.b.forward(self.a.forward(self.embed.forward(x)));
+        x.matmul(self.embed.weight.val().transpose().unsqueeze())
+    }
+}
+
+#[test]
+fn the_gradient_is_that_of_one_parameter_used_twice() {
+    let sgd = |builder: Builder<Tokens, Tensor<3>, Tokens>| {
+        builder.optimizer(SgdConfig::new().init()).learning_rate(0.5)
+    };
+    let apart = || sgd(Pipeline::builder(tied()).loss(CrossEntropy));
+    let (x, y) = batch(7, 0);
+    let mut pipeline = one(&apart);
+    let start = pipeline.parameters().expect("parameters");
+    // One logical parameter, under its first name.
+    let names: Vec<&str> = start.keys().map(String::as_str).collect();
+    assert_eq!(names, ["a.bias", "a.weight", "b.bias", "b.weight", "embed.weight"]);
+    let found = pipeline.gradients(x.clone(), y.clone()).expect("gradients").gradients;
+    assert!(found.keys().eq(start.keys()));
+
+    let whole = Sequential::<Tokens>::new().push("whole", move |device| {
+        let value = |name: &str| start[name].clone();
+        let linear = |name: &str| {
+            let mut linear = LinearConfig::new(DIM, DIM).init(device);
+            let weight = value(&format!("{name}.weight"));
+            linear.weight =
+                linear.weight.map(|w| Tensor::from_data(weight, &w.device()).require_grad());
+            let bias = value(&format!("{name}.bias"));
+            linear.bias =
+                linear.bias.map(|b| b.map(|b| Tensor::from_data(bias, &b.device()).require_grad()));
+            linear
+        };
+        let mut embed = embedding(device);
+        embed.weight = embed
+            .weight
+            .map(|w| Tensor::from_data(value("embed.weight"), &w.device()).require_grad());
+        Whole { embed, a: linear("a"), b: linear("b") }
+    });
+    let mut whole = sgd(Pipeline::builder(whole).loss(CrossEntropy))
+        .backend(Flex::new())
+        .micro_batches(3)
+        .build()
+        .expect("a pipeline");
+    let expected = whole.gradients(x.clone(), y.clone()).expect("gradients").gradients;
+    let expected =
+        expected.into_iter().map(|(name, data)| (name.replace("whole.", ""), data)).collect();
+    let difference = common::relative_difference(&found, &expected);
+    assert!(difference < 1e-5, "{difference}");
+
+    // And the norm counts the parameter once.
+    let squares = found.values().flat_map(|data| data.iter::<f64>().map(|v| v * v)).sum::<f64>();
+    let clipped = || apart().clip_gradients(Clipping::Norm(1e9));
+    let norm = one(&clipped).step(x, y).expect("a step").gradient_norm.expect("measured");
+    assert!((norm / squares.sqrt() - 1.0).abs() < 1e-6, "{norm}");
+}
+
+#[test]
+fn without_a_tie_they_drift_apart() {
+    // What the tie is for: the test above would see it.
+    let untied = || adam(Pipeline::builder(body(Sequential::new())).loss(CrossEntropy));
+    let parameters = one(&untied).parameters().expect("parameters");
+    assert_eq!(parameters.len(), 6);
+    assert_ne!(parameters["embed.weight"].as_bytes(), parameters["head.weight"].as_bytes());
+}
+
+#[test]
+fn ties_are_checked_when_the_model_is_built() {
+    let refused = |paths: &[&str], more: &[&str]| {
+        let mut model = body(Sequential::new()).tie(paths.iter().copied());
+        if !more.is_empty() {
+            model = model.tie(more.iter().copied());
+        }
+        let error = Pipeline::builder(model).backend(Flex::new()).build().map(drop);
+        let error = error.expect_err("refused");
+        assert!(matches!(error, BuildError::Tie { .. }));
+        error.to_string()
+    };
+    let error = refused(&["embed.weight", "head.bias"], &[]);
+    assert_eq!(error, "`head.bias` can't be tied: the model has no such parameter");
+    let error = refused(&["embed.weight", "a.weight"], &[]);
+    assert_eq!(
+        error,
+        "`a.weight` can't be tied: its shape is [8, 8], that of embed.weight [11, 8]"
+    );
+    let error = refused(&["embed.weight", "head.weight"], &["head.weight", "embed.weight"]);
+    assert!(error.contains("it is tied twice"), "{error}");
+}
