@@ -50,6 +50,8 @@ enum Benchmark {
     Stages,
     /// Steps against what the tuner predicts of them.
     Prediction,
+    /// Steps with and without recomputation.
+    Recomputation,
     /// The tuner's choice against everything it could have chosen.
     Tuning,
 }
@@ -59,6 +61,7 @@ impl Benchmark {
         match self {
             Self::Stages => "stages",
             Self::Prediction => "prediction",
+            Self::Recomputation => "recomputation",
             Self::Tuning => "tuning",
         }
     }

@@ -1,0 +1,158 @@
+//! What recomputation costs: steps under each checkpoint policy, next to what the simulator predicts from
+//! the measured stage times, and how much of the recomputation hides behind waiting.
+//! `cargo xtask bench recomputation --backend flex` runs it.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Parser;
+use comfy_table::Table;
+use serde::Serialize;
+use stovepipe::prelude::*;
+use stovepipe::schedule::{ComputeKind, CostModel, Stage, Timeline, simulate};
+use stovepipe_benches::report::{self, Machine};
+use stovepipe_benches::{Model, Seconds, timelines};
+
+/// Measures training steps with and without recomputation on two stages, one thread each.
+///
+/// What is recomputed while a rank would wait for a gradient costs nothing: the last columns compare the
+/// time spent recomputing on the rank that does most of it with how much longer the step takes.
+#[derive(Parser)]
+struct Arguments {
+    /// Numbers of micro-batches.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 8])]
+    micro_batches: Vec<usize>,
+    /// Stages.
+    #[arg(long, default_value_t = 2)]
+    stages: usize,
+    /// Counted steps of each configuration; two more warm it up.
+    #[arg(long, default_value_t = 7)]
+    steps: usize,
+    #[command(flatten)]
+    model: Model,
+    /// Where the report goes; a relative path starts at the workspace's folder.
+    #[arg(long, value_name = "FILE", default_value = "target/bench/recomputation.json")]
+    out: PathBuf,
+    /// Passed by `cargo bench`.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// The whole report.
+#[derive(Serialize)]
+struct Report {
+    backend: &'static str,
+    machine: Machine,
+    model: Model,
+    stages: usize,
+    rows: Vec<Row>,
+}
+
+/// A policy and a number of micro-batches; times in seconds.
+#[derive(Serialize)]
+struct Row {
+    schedule: String,
+    policy: String,
+    micro_batches: usize,
+    measured: Seconds,
+    simulated: f64,
+    /// Spent recomputing on the rank that does most of it.
+    recomputing: f64,
+    /// How much longer the step takes than without recomputation.
+    longer: f64,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let schedules: [fn() -> Box<dyn Schedule>; 2] =
+        [|| Box::new(OneFOneB), || Box::new(GPipe::default())];
+    let policies: [fn() -> Box<dyn CheckpointPolicy>; 3] =
+        [|| Box::new(Never), || Box::new(ExceptLast), || Box::new(Always)];
+    let mut rows: Vec<Row> = Vec::new();
+    for &micro_batches in &arguments.micro_batches {
+        for schedule in schedules {
+            let mut never = None;
+            for policy in policies {
+                let row = measure(&arguments, micro_batches, schedule(), policy(), never)?;
+                never.get_or_insert(row.measured.median);
+                eprintln!("M = {micro_batches}, {}: {:.3} s", row.policy, row.measured.median);
+                rows.push(row);
+            }
+        }
+    }
+    print(&rows);
+    let report = Report {
+        backend: "flex",
+        machine: Machine::this()?,
+        model: arguments.model,
+        stages: arguments.stages,
+        rows,
+    };
+    report::write(&report, &arguments.out)
+}
+
+fn measure(
+    arguments: &Arguments,
+    micro_batches: usize,
+    schedule: Box<dyn Schedule>,
+    policy: Box<dyn CheckpointPolicy>,
+    never: Option<f64>,
+) -> Result<Row> {
+    let Arguments { model, stages, steps, .. } = *arguments;
+    let (name, policy_name) = (schedule.name().to_owned(), policy.name().to_owned());
+    let builder = model.builder().stages(stages).micro_batches(micro_batches);
+    let mut pipeline = builder.schedule(schedule).checkpoint(policy).build()?;
+    let timelines = timelines(&mut pipeline, model, steps)?;
+    let program = pipeline.program(model.batch)?;
+    let simulated = simulate(&program, &CostModel::measured(&timelines, &program))?.makespan();
+    let measured = Seconds::of(&timelines);
+    let of_stage = |timeline: &Timeline, stage| -> f64 {
+        timeline.durations(Stage::new(stage), ComputeKind::Recompute).sum()
+    };
+    let most = |timeline: &Timeline| (0..stages).map(|s| of_stage(timeline, s)).fold(0.0, f64::max);
+    let mut recomputing: Vec<f64> = timelines.iter().map(most).collect();
+    recomputing.sort_by(f64::total_cmp);
+    Ok(Row {
+        schedule: name,
+        policy: policy_name,
+        micro_batches,
+        measured,
+        simulated,
+        recomputing: recomputing[recomputing.len() / 2],
+        longer: never.map_or(0.0, |never| measured.median - never),
+    })
+}
+
+fn print(rows: &[Row]) {
+    let mut table = Table::new();
+    table.set_header([
+        "schedule",
+        "micro-batches",
+        "recomputation",
+        "measured",
+        "simulated",
+        "measured / simulated",
+        "recomputing",
+        "longer",
+        "hidden",
+    ]);
+    for row in rows {
+        let hidden = if row.recomputing > 0.0 {
+            format!("{:.0}%", 100.0 * (1.0 - row.longer / row.recomputing).clamp(0.0, 1.0))
+        } else {
+            String::new()
+        };
+        table.add_row([
+            row.schedule.clone(),
+            row.micro_batches.to_string(),
+            row.policy.clone(),
+            format!("{:.3} s ± {:.3}", row.measured.median, row.measured.spread / 2.0),
+            format!("{:.3} s", row.simulated),
+            format!("{:.2}", row.measured.median / row.simulated),
+            format!("{:.3} s", row.recomputing),
+            format!("{:.3} s", row.longer),
+            hidden,
+        ]);
+    }
+    println!("{table}");
+}
