@@ -15,8 +15,8 @@ use crate::{Context, Phase};
 /// inside a [`Layer`](crate::Layer).
 ///
 /// In training each micro-batch is normalized by its own mean and variance. The running statistics, which
-/// evaluation uses, move once per step by the mean and the unbiased variance of the whole mini-batch, and
-/// only if the step succeeds; recomputation and evaluation don't touch them. So they are the same for
+/// evaluation uses, move once per step (or accumulation) by the mean and the unbiased variance of the whole
+/// mini-batch, and only if it succeeds; recomputation and evaluation don't touch them. So they are the same for
 /// every number of stages and every checkpoint policy. (`burn::nn::BatchNorm` moves them in every
 /// forward.) The normalization itself depends on the number of micro-batches, as its definition says.
 ///
@@ -183,16 +183,15 @@ impl Observation {
     }
 }
 
-/// Moves the running statistics of a layer by what its forwards saw, in the order of the micro-batches:
-/// each forward saw the same modules in the same order.
+/// Moves the running statistics of a layer by what its forwards saw, in the order of the micro-batches.
 pub(crate) fn commit(forwards: Vec<Vec<Observation>>) {
     let mut merged: Vec<Observation> = Vec::new();
-    for forward in forwards {
-        for (place, observation) in forward.into_iter().enumerate() {
-            match merged.get_mut(place) {
-                Some(sum) => *sum = sum.clone().merge(observation),
-                None => merged.push(observation),
-            }
+    for observation in forwards.into_iter().flatten() {
+        // Of the same module, however often and in which micro-batches it was used.
+        let same = |sum: &&mut Observation| Arc::ptr_eq(&sum.running.0, &observation.running.0);
+        match merged.iter_mut().find(same) {
+            Some(sum) => *sum = sum.clone().merge(observation),
+            None => merged.push(observation),
         }
     }
     merged.into_iter().for_each(Observation::apply);

@@ -8,14 +8,15 @@ use burn::lr_scheduler::LrScheduler;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::{ModuleOptimizer, SgdConfig};
 use stovepipe_checkpoint::{CheckpointPolicy, Never};
-use stovepipe_partition::{Costs, Explicit, Minimax, Partition, Partitioner};
+use stovepipe_partition::{Costs, Explicit, Minimax, Partitioner};
 use stovepipe_runtime::{RankSetup, Workers};
-use stovepipe_schedule::{GPipe, MicroBatch, Mode, Program, Schedule, Shape, Stage};
+use stovepipe_schedule::{GPipe, Mode, Schedule, Shape, Stage};
 use stovepipe_tune::{Choice, Configuration};
 
 use crate::gradients::Clipping;
 use crate::loss::{ErasedLoss, erase};
 use crate::pipeline::{Course, StageSummary};
+use crate::replay::Unreplayable;
 use crate::sequential::{MakeContext, Size};
 use crate::skips::{Routes, edges_of, skips_of};
 use crate::stage::{BurnStage, Common};
@@ -320,6 +321,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         let ties: Arc<[Tie]> = ties_of(&self.model.ties, &self.model.layers, &sizes)?.into();
         let skips = skips_of(&self.model.layers, &sizes)?;
         let edges = edges_of(&skips, &partition)?;
+        let unreplayable = self.unreplayable(&sizes);
         let mut course = Course {
             schedule: self.schedule,
             policy: self.policy,
@@ -327,12 +329,22 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             layers: partition.sizes(),
             placement: Vec::new(),
             edges: edges.clone(),
+            unreplayable,
         };
         let plan = course.plan(shape.micro_batches)?;
         course.placement = plan.placement().to_vec();
         if trains && plan.mode() == Mode::Training {
-            let program = course.program(Mode::Training, shape.micro_batches)?;
-            check_replay(&self.model, &sizes, &partition, &program, &self.allowed)?;
+            // Refuses what can't be recomputed; the rest is only told.
+            course.program(Mode::Training, shape.micro_batches)?;
+            for (_, layer, found) in &course.unreplayable {
+                tracing::warn!(
+                    layer,
+                    module = found.module,
+                    "what it computes depends on what other threads do or on the order of \
+                     micro-batches: {}",
+                    found.advice
+                );
+            }
         }
 
         let devices = backend.devices()?;
@@ -416,6 +428,17 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         })
     }
 
+    /// The layers whose forward can't be run twice, but for those that are allowed to.
+    fn unreplayable(&self, sizes: &[Size]) -> Vec<(usize, String, Unreplayable)> {
+        let layers = self.model.layers.iter().zip(sizes).enumerate();
+        let found = layers.filter_map(|(index, (layer, size))| {
+            let allowed = self.allowed.iter().any(|name| **name == *layer.name);
+            let first = size.unreplayable.first().filter(|_| !allowed)?;
+            Some((index, layer.name.to_string(), first.clone()))
+        });
+        found.collect()
+    }
+
     fn shape(&self) -> Result<Shape, BuildError> {
         let usual = Some(self.schedule.default_chunks()).filter(|n| self.stages.is_multiple_of(*n));
         let chunks = self.chunks.or(usual).unwrap_or(1);
@@ -460,42 +483,4 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             LayerCosts::Given(costs) => Costs::new(costs.clone())?,
         })
     }
-}
-
-/// Refuses to recompute layers whose forward can't be run twice.
-fn check_replay<I, O>(
-    model: &Sequential<I, O>,
-    sizes: &[Size],
-    partition: &Partition,
-    program: &Program,
-    allowed: &[String],
-) -> Result<(), BuildError> {
-    for (index, (blueprint, size)) in model.layers.iter().zip(sizes).enumerate() {
-        let Some(found) = size.unreplayable.first() else { continue };
-        if allowed.iter().any(|name| **name == *blueprint.name) {
-            continue;
-        }
-        let part = partition.part_of(index);
-        let (stage, place) = (Stage::new(part), index - partition.range(part).start);
-        let drops = |m| {
-            let retention = program.retention().of(stage, m);
-            retention.dropped().iter().any(|segment| segment.contains(&place))
-        };
-        if MicroBatch::first(program.plan().micro_batches()).any(drops) {
-            let module = match &*found.path {
-                "" => found.module.to_owned(),
-                path => format!("{} (`{path}`)", found.module),
-            };
-            let (layer, advice) = (blueprint.name.to_string(), found.advice);
-            return Err(BuildError::Unreplayable { layer, module, advice });
-        }
-        tracing::warn!(
-            layer = &*blueprint.name,
-            module = found.module,
-            "what it computes depends on what other threads do or on the order of micro-batches: \
-             {}",
-            found.advice
-        );
-    }
-    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{Tensor, TensorData};
 
@@ -112,6 +112,10 @@ struct Add<'a> {
 
 impl ModuleVisitor for Add<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        // A parameter that the module uses in two places comes twice.
+        if self.sums.get::<D>(param.id).is_some() {
+            return;
+        }
         let earlier = self.earlier.get::<D>(param.id);
         let sum = match (earlier, self.later.remove::<D>(param.id)) {
             (Some(earlier), Some(later)) => earlier + later,
@@ -129,7 +133,8 @@ pub(crate) fn squared_norm<M: Module>(
     gradients: &GradientsParams,
     but: &HashSet<String>,
 ) -> f64 {
-    let mut norm = SquaredNorm { gradients, but, path: Vec::new(), parts: Vec::new() };
+    let (seen, path, parts) = (HashSet::new(), Vec::new(), Vec::new());
+    let mut norm = SquaredNorm { gradients, but, seen, path, parts };
     module.visit(&mut norm);
     // All are queued before the first is read.
     norm.parts.into_iter().map(|part| part.into_data().iter::<f64>().sum::<f64>()).sum()
@@ -138,6 +143,8 @@ pub(crate) fn squared_norm<M: Module>(
 struct SquaredNorm<'a> {
     gradients: &'a GradientsParams,
     but: &'a HashSet<String>,
+    /// A parameter that the module uses in two places comes twice.
+    seen: HashSet<ParamId>,
     path: Vec<String>,
     parts: Vec<Tensor<1>>,
 }
@@ -147,6 +154,9 @@ impl ModuleVisitor for SquaredNorm<'_> {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if !self.but.is_empty() && self.but.contains(&self.path.join(".")) {
+            return;
+        }
+        if !self.seen.insert(param.id) {
             return;
         }
         if let Some(gradient) = self.gradients.get::<D>(param.id) {

@@ -23,6 +23,7 @@ mod loss;
 mod part;
 mod pipeline;
 mod profile;
+mod profiling;
 mod random;
 mod replay;
 mod report;
@@ -46,7 +47,7 @@ pub use loss::{
 };
 pub use part::Packet;
 pub use pipeline::{Accumulation, Evaluation, Gradients, Pipeline, StageSummary, Step};
-pub use profile::Profiling;
+pub use profiling::Profiling;
 pub use sequential::Sequential;
 pub use split::micro_batch_ranges;
 pub use stovepipe_runtime::{Host, StepError, ThreadHost};

@@ -213,7 +213,9 @@ impl Loss<Tensor<2>, Tensor<1, Int>> for CrossEntropyIgnoring {
         let ignored = targets.clone().equal_scalar(self.class);
         // An ignored class may be none of the logits': any other is looked up in its place.
         let targets = targets.mask_fill(ignored.clone(), 0);
-        CrossEntropy.weighted().forward(logits, (targets, ignored.bool_not().float()))
+        // Left out, not multiplied by zero: what was looked up may be infinite.
+        let sum = log_likelihood(logits, targets).mask_fill(ignored.clone(), 0.0).sum().neg();
+        LossSum::new(sum, ignored.bool_not().float().sum())
     }
 }
 
@@ -322,6 +324,9 @@ mod tests {
             value(ignoring.forward(logits.clone(), targets([0, 1, -100]))),
             whole([0, 1, 0], 2)
         );
+        let masked = logits.clone().slice_fill([0..3, 0..1], f32::NEG_INFINITY);
+        let found = value(CrossEntropy.ignoring(0).forward(masked, targets([1, 1, 0])));
+        assert_eq!(found, (0.0, 2.0));
         let nothing = value(ignoring.forward(logits.clone(), targets([-100, -100, -100])));
         assert_eq!(nothing, (0.0, 0.0));
         let weights = Tensor::<1>::from_data([0.5, 0.0, 2.0], &device);

@@ -10,12 +10,14 @@ use stovepipe_checkpoint::{CheckpointPolicy, Layout};
 use stovepipe_partition::Partition;
 use stovepipe_runtime::{StepReport, Workers};
 use stovepipe_schedule::{
-    Edges, ForwardOnly, Mode, Plan, Program, Rank, Retention, Schedule, Shape, Stage, Timeline,
+    Edges, ForwardOnly, MicroBatch, Mode, Plan, Program, Rank, Retention, Schedule, Shape, Stage,
+    Timeline,
 };
 
 use crate::boundary::{from_parts, into_packet};
 use crate::part::Packet;
-use crate::report::{Report, added_by_layers, mean_of, metrics_of, norm_of};
+use crate::replay::Unreplayable;
+use crate::report::{Report, added_by_layers, mean, mean_of, metrics_of, norm_of};
 use crate::stage::{Batch, BurnStage, StageOutput, Task};
 use crate::ties::{self, Tie};
 use crate::{
@@ -110,6 +112,8 @@ pub(crate) struct Course {
     pub(crate) placement: Vec<Rank>,
     /// The chain and the model's skips.
     pub(crate) edges: Edges,
+    /// Layers that can't be recomputed: number, name and why.
+    pub(crate) unreplayable: Vec<(usize, String, Unreplayable)>,
 }
 
 impl Course {
@@ -145,6 +149,31 @@ impl Course {
         Ok(plan)
     }
 
+    /// Refuses to recompute layers whose forward can't be run twice.
+    fn check_replay(&self, retention: &Retention, micro_batches: usize) -> Result<(), BuildError> {
+        for (layer, name, found) in &self.unreplayable {
+            // The stage of the layer, and its place there.
+            let (mut stage, mut place) = (0, *layer);
+            while place >= self.layers[stage] {
+                place -= self.layers[stage];
+                stage += 1;
+            }
+            let drops = |m| {
+                let dropped = retention.of(Stage::new(stage), m).dropped();
+                dropped.iter().any(|segment| segment.contains(&place))
+            };
+            if MicroBatch::first(micro_batches).any(drops) {
+                let module = match &*found.path {
+                    "" => found.module.to_owned(),
+                    path => format!("{} (`{path}`)", found.module),
+                };
+                let (layer, advice) = (name.clone(), found.advice);
+                return Err(BuildError::Unreplayable { layer, module, advice });
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn program(&self, mode: Mode, micro_batches: usize) -> Result<Program, BuildError> {
         let edges = &self.edges;
         let training = self.plan(micro_batches)?;
@@ -160,6 +189,7 @@ impl Course {
         }
         let retention = self.policy.retention(Layout::new(&training, &self.layers)?)?;
         let retention = retention.with_recomputed(&training, &self.layers);
+        self.check_replay(&retention, micro_batches)?;
         Ok(Program::lower(&training, edges, &retention)?)
     }
 }
@@ -213,14 +243,14 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         let report = self.run(Mode::Training, batch)?;
         self.rates = rates;
         self.updates += 1;
-        let reports = Report::decode_all(&report.reports).map_err(unreadable)?;
+        let reports = Report::decode_all(&report.reports).map_err(refused)?;
         let (sum, weight) = mean_of(&reports);
         let carried = std::mem::take(&mut self.carried_weight);
         let tied_squares = ties::squared_norm(&ties::sums(&self.ties, &reports));
         Ok(Step {
-            loss: sum / weight,
+            loss: mean(sum, weight),
             weight,
-            added_loss: added_by_layers(&reports) / weight,
+            added_loss: mean(added_by_layers(&reports), weight),
             metrics: metrics_of(&reports, &self.metric_names),
             gradient_norm: norm_of(&reports, tied_squares, carried + weight),
             learning_rate,
@@ -242,7 +272,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         self.updates += 1;
         let (sum, weight) = losses_of(&report.reports)?;
         self.carried_weight += weight;
-        Ok(Accumulation { loss: sum / weight, weight, timeline: report.timeline })
+        Ok(Accumulation { loss: mean(sum, weight), weight, timeline: report.timeline })
     }
 
     /// The loss of one mini-batch and its gradients, without an update. Neither accumulated nor clipped.
@@ -255,7 +285,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         let report = self.run(Mode::Training, batch)?;
         let (sum, weight) = losses_of(&report.reports)?;
         let gradients = report.outputs.into_iter().flat_map(|output| output.gradients).collect();
-        Ok(Gradients { loss: sum / weight, gradients })
+        Ok(Gradients { loss: mean(sum, weight), gradients })
     }
 
     /// The loss of one batch with evaluation behaviour: no backward, no update.
@@ -266,10 +296,13 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
     pub fn evaluate(&mut self, input: I, target: T) -> Result<Evaluation, TrainError> {
         let batch = self.batch(Task::Evaluate, input, Some(into_packet(target)))?;
         let report = self.run(Mode::ForwardOnly, batch)?;
-        let reports = Report::decode_all(&report.reports).map_err(unreadable)?;
+        let reports = Report::decode_all(&report.reports).map_err(refused)?;
         let (sum, weight) = mean_of(&reports);
+        if weight == 0.0 {
+            return Err(refused(crate::StageError::Weight { weight }));
+        }
         Ok(Evaluation {
-            loss: sum / weight,
+            loss: mean(sum, weight),
             weight,
             added_loss: added_by_layers(&reports) / weight,
             metrics: metrics_of(&reports, &self.metric_names),
@@ -415,9 +448,9 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
 }
 
 fn losses_of(reports: &[Vec<u8>]) -> Result<(f64, f64), TrainError> {
-    Ok(mean_of(&Report::decode_all(reports).map_err(unreadable)?))
+    Ok(mean_of(&Report::decode_all(reports).map_err(refused)?))
 }
 
-fn unreadable(error: crate::StageError) -> TrainError {
+fn refused(error: crate::StageError) -> TrainError {
     TrainError::Step(StepError::Setup(error.to_string()))
 }

@@ -1,6 +1,7 @@
 //! Measuring a model layer by layer: what each takes and needs at every size of a micro-batch that may
 //! be run. What is made of it is the business of `stovepipe-tune`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -14,86 +15,14 @@ use stovepipe_tune::{LayerProfile, Measurement, Profile, Time};
 
 use crate::boundary::into_packet;
 use crate::cell::{Cell, Forward, Forwarded, Tape};
-use crate::context::{Place, Skipped};
+use crate::context::{Place, Side, Skipped};
 use crate::gradients::Averaging;
 use crate::loss::{ErasedLoss, LossTape};
 use crate::part::{Packet, Part};
+use crate::profiling::{LiveBytes, Profiling};
 use crate::sequential::{Blueprint, MakeContext};
 use crate::skips::skips_of;
 use crate::{Backend, Boundary, BuildError, Builder, Context, Phase, ProfileError, StageError};
-
-/// Says how many bytes are allocated on the device.
-type LiveBytes = dyn Fn() -> u64 + Send + Sync;
-/// Is told the layer that comes next, and how many there are.
-type Progress = dyn Fn(&str, usize, usize) + Send + Sync;
-
-/// How layers are measured.
-///
-/// A few neighbouring layers at a time are run forward and backward as a stage would run them, and each
-/// layer's part is timed, at each size. The times are medians over several runs, after some that aren't
-/// counted, each until the device is done.
-#[derive(Clone)]
-pub struct Profiling {
-    sizes: Vec<usize>,
-    runs: usize,
-    warm_up: usize,
-    together: usize,
-    busy: usize,
-    live_bytes: Option<Arc<LiveBytes>>,
-    progress: Option<Arc<Progress>>,
-}
-
-impl Profiling {
-    /// At these sizes of a micro-batch, in samples.
-    #[must_use]
-    pub fn new(sizes: impl Into<Vec<usize>>) -> Self {
-        let mut sizes = sizes.into();
-        sizes.sort_unstable();
-        sizes.dedup();
-        Self { sizes, runs: 7, warm_up: 2, together: 4, busy: 0, live_bytes: None, progress: None }
-    }
-
-    /// How many runs are counted: 7 unless said otherwise, at least 1.
-    #[must_use]
-    pub fn runs(self, runs: usize) -> Self {
-        Self { runs: runs.max(1), ..self }
-    }
-
-    /// How many runs come before them: 2 unless said otherwise.
-    #[must_use]
-    pub fn warm_up(self, warm_up: usize) -> Self {
-        Self { warm_up, ..self }
-    }
-
-    /// How many neighbouring layers are made and run at a time: 4 unless said otherwise, at least 1;
-    /// best as many as a stage will hold. A layer that runs alone, over and over, finds its parameters in
-    /// the cache.
-    #[must_use]
-    pub fn together(self, layers: usize) -> Self {
-        Self { together: layers.max(1), ..self }
-    }
-
-    /// Keeps this many further ranks busy with the same layers at the same size meanwhile. Layers that have caches and
-    /// memory to themselves are faster than they will be in a pipeline.
-    #[must_use]
-    pub fn busy_ranks(self, ranks: usize) -> Self {
-        Self { busy: ranks, ..self }
-    }
-
-    /// Where the bytes that a layer keeps are read: by default nowhere, and then they are unknown. On the
-    /// Flex backend a program can count what its allocator hands out. Nothing else should run meanwhile,
-    /// so that only this layer's bytes are counted; the [busy ranks](Self::busy_ranks) have ended by then.
-    #[must_use]
-    pub fn live_bytes(self, live_bytes: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
-        Self { live_bytes: Some(Arc::new(live_bytes)), ..self }
-    }
-
-    /// Is called before each layer with its name, its number from 1 on, and how many there are.
-    #[must_use]
-    pub fn progress(self, progress: impl Fn(&str, usize, usize) + Send + Sync + 'static) -> Self {
-        Self { progress: Some(Arc::new(progress)), ..self }
-    }
-}
 
 impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
     /// Measures the model's layers on the backend's first device, with the first samples of a batch. The
@@ -128,6 +57,12 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
         };
         let inputs = cut("input", into_packet(input))?;
         let targets = cut("target", into_packet(target))?;
+        let mut side: Vec<BTreeMap<String, Packet>> = vec![BTreeMap::new(); inputs.len()];
+        for (name, value) in &profiling.side {
+            for (side, piece) in side.iter_mut().zip(cut("side input", value.clone())?) {
+                side.insert(name.clone(), piece);
+            }
+        }
         let mut values: Vec<Vec<Box<dyn Part>>> =
             inputs.into_iter().map(|packet| packet.settle(&device).into_values()).collect();
 
@@ -135,8 +70,16 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
         let mut rates = self.rates.clone().unwrap_or_else(|| ModuleLrScheduler::new(1e-3));
         let rate = rates.step();
         let stage_updates = self.stage_updates;
-        let bench =
-            Bench { backend, device, seed: self.seed, optimizer, rate, stage_updates, profiling };
+        let bench = Bench {
+            backend,
+            device,
+            seed: self.seed,
+            optimizer,
+            rate,
+            stage_updates,
+            side,
+            profiling,
+        };
         let count = self.model.layers.len();
         skips_of(&self.model.layers, &self.model.sizes())?;
         let mut skipped: Vec<Skipped> = values.iter().map(|_| Skipped::new()).collect();
@@ -167,6 +110,7 @@ struct Bench<'a> {
     optimizer: ModuleOptimizer,
     rate: ModuleLearningRate,
     stage_updates: bool,
+    side: Vec<BTreeMap<String, Packet>>,
     profiling: &'a Profiling,
 }
 
@@ -201,6 +145,8 @@ impl Bench<'_> {
             skipped: start.skipped.clone(),
             loss: loss.clone(),
             stage_updates: self.stage_updates,
+            sizes: self.profiling.sizes.clone(),
+            side: self.side.clone(),
         };
         let mut others = Others::default();
         for rank in 1..=self.profiling.busy {
@@ -301,6 +247,10 @@ struct Subject {
     /// Behind the last of them.
     loss: LossAndTargets,
     stage_updates: bool,
+    /// Samples of each size.
+    sizes: Vec<usize>,
+    /// Side inputs of each size.
+    side: Vec<BTreeMap<String, Packet>>,
 }
 
 /// One forward of all layers.
@@ -473,7 +423,7 @@ impl Subject {
         let mut values = copied(&self.inputs[index]);
         for layer in 0..layers {
             let start = Instant::now();
-            let (outputs, tape) = self.forward(layer, values, phase, &mut done.skipped)?;
+            let (outputs, tape) = self.forward(layer, index, values, phase, &mut done.skipped)?;
             values = copied(&outputs);
             if let Some((loss, targets)) = self.loss.as_ref().filter(|_| layer + 1 == layers) {
                 let target = targets[index].clone().settle(&self.device);
@@ -500,7 +450,7 @@ impl Subject {
             sync(&self.device)?;
             let input_bytes = bytes(&inputs);
             let before = live_bytes();
-            let (outputs, tape) = self.forward(layer, inputs, Phase::Train, &mut skipped)?;
+            let (outputs, tape) = self.forward(layer, index, inputs, Phase::Train, &mut skipped)?;
             // The next layer's input isn't this one's to count.
             drop(outputs);
             sync(&self.device)?;
@@ -514,14 +464,16 @@ impl Subject {
     fn forward(
         &mut self,
         layer: usize,
+        index: usize,
         inputs: Vec<Box<dyn Part>>,
         phase: Phase,
         skipped: &mut Skipped,
     ) -> Result<(Vec<Box<dyn Part>>, Tape), StageError> {
         let cell = &mut self.cells[layer];
         let name = cell.name().to_owned();
-        let samples = 0..inputs.first().and_then(|p| p.shape().first().copied()).unwrap_or(0);
-        let mut context = Context::new(phase, Place::default(), samples, &name);
+        let samples = 0..self.sizes[index];
+        let side = Side { packets: Some(&self.side[index]), device: Some(&self.device) };
+        let mut context = Context::new(phase, Place::default(), samples, &name).with_side(side);
         let mode = Forward::Taped { input_gradient: !(self.is_first && layer == 0) };
         for skip in cell.pops() {
             context.popped.extend(skipped.remove_entry(skip));

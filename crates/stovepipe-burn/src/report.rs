@@ -81,6 +81,11 @@ pub(crate) fn mean_of(reports: &[Report]) -> (f64, f64) {
     losses.fold((0.0, 0.0), |(sum, weight), (s, w)| (sum + s, weight + w))
 }
 
+/// A mean; zero where nothing counts.
+pub(crate) fn mean(sum: f64, weight: f64) -> f64 {
+    if sum == 0.0 && weight == 0.0 { 0.0 } else { sum / weight }
+}
+
 /// The sum of what layers added to the loss.
 pub(crate) fn added_by_layers(reports: &[Report]) -> f64 {
     reports.iter().flat_map(|report| &report.added).sum()
@@ -92,12 +97,12 @@ pub(crate) fn metrics_of(reports: &[Report], names: &[String]) -> BTreeMap<Strin
         return BTreeMap::new();
     };
     let metrics = names.iter().zip(last.metrics.chunks(last.losses.len()));
-    let mean = |pairs: &[(f64, f64)]| {
+    let of = |pairs: &[(f64, f64)]| {
         let (sum, weight) =
             pairs.iter().fold((0.0, 0.0), |(s, w), (sum, weight)| (s + sum, w + weight));
-        sum / weight
+        mean(sum, weight)
     };
-    metrics.map(|(name, pairs)| (name.clone(), mean(pairs))).collect()
+    metrics.map(|(name, pairs)| (name.clone(), of(pairs))).collect()
 }
 
 /// The norm of the mean gradient over all stages, if layers reported theirs; tied parameters come last.

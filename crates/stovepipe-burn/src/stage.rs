@@ -491,6 +491,10 @@ impl StageCompute for BurnStage {
                 let tied = self.common.tied_paths(true);
                 self.layers.iter().map(|layer| layer.squared_norm(&tied)).collect()
             }
+            // What isn't finite must not be kept for the next update.
+            (Task::Accumulate, Some(Clipping::Norm(_))) => {
+                self.layers.iter().map(|layer| layer.squared_norm(&HashSet::new())).collect()
+            }
             _ => Vec::new(),
         };
         let mut tied = Vec::new();
@@ -527,12 +531,13 @@ impl StageCompute for BurnStage {
         for (layer, path, sum) in self.tied_sums(&sums) {
             self.layers[layer].set_gradient(&path, sum);
         }
-        let norm = norm_of(&reports, ties::squared_norm(&sums), weight);
+        // Of the sums: a mini-batch that is accumulated may weigh nothing.
+        let norm = norm_of(&reports, ties::squared_norm(&sums), 1.0);
         if let Some(norm) = norm.filter(|norm| !norm.is_finite()) {
             return Err(StageError::Norm { norm });
         }
         let clipping = self.common.clipping.filter(|_| updates);
-        let averaging = Averaging::clipped(weight, clipping, norm);
+        let averaging = Averaging::clipped(weight, clipping, norm.map(|norm| norm / weight));
         self.running()?.averaging = averaging;
         if let (Task::Train(rate), true) = (&batch.task, self.common.stage_updates) {
             for layer in &mut self.layers {

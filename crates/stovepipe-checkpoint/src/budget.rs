@@ -130,11 +130,11 @@ impl Budget {
         }
         rebuilt.sort_unstable();
         rebuilt.dedup();
-        let rebuilt = thinned_sizes(rebuilt);
+        let needs = |size: &u64| least_kept(&places, *size).saturating_add(*size);
+        let leanest = rebuilt.iter().copied().min_by_key(needs).unwrap_or(0);
+        let least = needs(&leanest);
         let mut best: Option<(f64, Vec<Piece>)> = None;
-        let mut least = u64::MAX;
-        for &largest in &rebuilt {
-            least = least.min(least_kept(&places, largest).saturating_add(largest));
+        for largest in thinned_sizes(rebuilt, leanest) {
             let Some(room) = self.bytes.checked_sub(largest) else { continue };
             let limit = best.as_ref().map_or(f64::INFINITY, |(time, _)| *time);
             if let Some(found) = Ways::search(&places, largest, room, limit).fastest() {
@@ -164,16 +164,15 @@ fn segment(places: &[Place]) -> u64 {
     bytes.saturating_sub(places.first().map_or(0, |place| place.layer.input))
 }
 
-/// Sizes, ascending, or if there are too many some of them, the largest included.
-fn thinned_sizes(sizes: Vec<u64>) -> Vec<u64> {
+/// Sizes, ascending, or if there are too many some of them: the largest, none at all, and `leanest`
+/// included.
+fn thinned_sizes(sizes: Vec<u64>, leanest: u64) -> Vec<u64> {
     let step = sizes.len().div_ceil(MAX_SIZES);
     let last = sizes.len() - 1;
-    sizes
-        .into_iter()
-        .enumerate()
-        .filter(|(i, _)| (last - i).is_multiple_of(step))
-        .map(|(_, s)| s)
-        .collect()
+    let stays = |(place, size): &(usize, u64)| {
+        (last - place).is_multiple_of(step) || *size == 0 || *size == leanest
+    };
+    sizes.into_iter().enumerate().filter(stays).map(|(_, size)| size).collect()
 }
 
 /// The fewest bytes that are kept with segments that rebuild at most `largest`.
@@ -347,6 +346,17 @@ mod tests {
         let all: u64 = layers.iter().map(|l| l.bytes).sum();
         let found = decide(&Budget::new(all / 2, layers.clone()), &plan, &[100]).expect("fits");
         assert!(peaks(&plan, &[100], &layers, &found)[0] <= all / 2);
+        // With thousands of sizes, too, what is said to be the least is enough, and all of it is kept
+        // where all of it fits.
+        let Err(PolicyError::Budget { least, .. }) =
+            decide(&Budget::new(1, layers.clone()), &plan, &[100])
+        else {
+            panic!("one byte is enough");
+        };
+        assert!(decide(&Budget::new(least, layers.clone()), &plan, &[100]).is_ok());
+        let never = decide(&Never, &plan, &[100]).expect("decides");
+        let everything = peaks(&plan, &[100], &layers, &never)[0];
+        assert_eq!(decide(&Budget::new(everything, layers.clone()), &plan, &[100]), Ok(never));
     }
 
     /// All ways to treat the layers of one stage.

@@ -5,6 +5,7 @@
 //! sizes they are taken from the straight line, and beyond them not at all.
 
 use serde::{Deserialize, Serialize};
+use stovepipe_checkpoint::LayerActivations;
 use stovepipe_partition::Costs;
 
 use crate::TuneError;
@@ -177,14 +178,26 @@ impl Profile {
             cost.activation_bytes.map(|kept| layer.fixed_bytes().saturating_add(kept) as f64)
         });
         let bytes: Option<Vec<f64>> = bytes.collect();
-        let bytes = bytes.ok_or_else(|| TuneError::Request {
-            what: "bytes",
-            reason:
-                "the profile doesn't say what layers keep: measure where the device reports its \
-                     memory"
-                    .to_owned(),
-        })?;
+        let bytes = bytes.ok_or_else(unknown_bytes)?;
         costs_of(bytes.into_iter())
+    }
+
+    /// What each layer costs to keep and to compute again for `samples` samples: what
+    /// [`Budget`](stovepipe_checkpoint::Budget) decides by.
+    ///
+    /// # Errors
+    ///
+    /// As [`bytes`](Self::bytes).
+    pub fn activations(&self, samples: usize) -> Result<Vec<LayerActivations>, TuneError> {
+        let costs = self.at(samples).ok_or_else(|| self.not_measured(samples))?;
+        let of = |cost: &LayerCost| {
+            Some(LayerActivations {
+                bytes: cost.activation_bytes?,
+                input: cost.input_bytes,
+                recompute: cost.recompute,
+            })
+        };
+        costs.iter().map(of).collect::<Option<_>>().ok_or_else(unknown_bytes)
     }
 
     fn not_measured(&self, samples: usize) -> TuneError {
@@ -233,6 +246,15 @@ impl Profile {
             }
         }
         Ok(())
+    }
+}
+
+fn unknown_bytes() -> TuneError {
+    TuneError::Request {
+        what: "bytes",
+        reason:
+            "the profile doesn't say what layers keep: measure where the device reports its memory"
+                .to_owned(),
     }
 }
 

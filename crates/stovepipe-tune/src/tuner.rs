@@ -5,8 +5,8 @@ use std::sync::Arc;
 use stovepipe_checkpoint::{Always, CheckpointPolicy, ExceptLast, Layout, Never};
 use stovepipe_partition::{ConstrainedMinimax, Costs, LayerBytes, Memory, Partition};
 use stovepipe_schedule::{
-    CostModel, Edge, Edges, Link, MicroBatch, Mode, Plan, Program, Retention, Schedule, Stage,
-    StageCost, StageMemory, schedules, simulate,
+    CostModel, Edge, Edges, Link, MicroBatch, Mode, Plan, Program, Schedule, Stage, StageCost,
+    StageMemory, schedules, simulate,
 };
 
 use crate::profile::LayerCost;
@@ -348,12 +348,7 @@ impl<'a> Tuner<'a> {
         costs: &SizedCosts,
     ) -> Result<Partition, Refusal> {
         let refuse = |error: &dyn std::error::Error| (error.to_string(), None);
-        // How often a stage recomputes doesn't depend on how many layers it has.
-        let layers = vec![1; plan.stages()];
-        let layout = Layout::new(plan, &layers).map_err(|e| refuse(&e))?;
-        let retention = policy.retention(layout).map_err(|e| refuse(&e))?;
-        let retention = retention.with_recomputed(plan, &layers);
-        let recomputed = share_recomputed(plan, &retention);
+        let Probe { recomputed, whole } = self.probe(plan, policy);
         let time = |cost: &LayerCost| cost.forward + cost.backward + recomputed * cost.recompute;
         let times = Costs::new(costs.large.iter().map(time).collect::<Vec<_>>());
         let times = times.map_err(|e| refuse(&e))?;
@@ -365,11 +360,14 @@ impl<'a> Tuner<'a> {
             let recomputes = recomputed > 0.0;
             let bytes = self.profile.layers().iter().zip(&costs.large).map(|(layer, cost)| {
                 let activations = cost.activation_bytes.unwrap_or(0);
-                LayerBytes {
-                    fixed: layer.fixed_bytes(),
-                    kept: if recomputes { 0 } else { activations },
-                    entry: if recomputes { cost.input_bytes } else { 0 },
-                    working: if recomputes { activations } else { 0 },
+                // What segments of a stage hold is only known once it is cut, and checked then.
+                let fixed = LayerBytes { fixed: layer.fixed_bytes(), ..LayerBytes::default() };
+                match (recomputes, whole) {
+                    (false, _) => LayerBytes { kept: activations, ..fixed },
+                    (true, true) => {
+                        LayerBytes { entry: cost.input_bytes, working: activations, ..fixed }
+                    }
+                    (true, false) => fixed,
                 }
             });
             partitioner = partitioner.memory(Memory {
@@ -393,6 +391,29 @@ impl<'a> Tuner<'a> {
                 (error.to_string(), missing)
             },
         )
+    }
+
+    /// What the policy drops if the layers are cut evenly: how much of it, and whether always whole stages.
+    fn probe(&self, plan: &Plan, policy: &dyn CheckpointPolicy) -> Probe {
+        let (layers, stages) = (self.profile.layers().len(), plan.stages());
+        let end = |stage: usize| stage * layers / stages;
+        let sizes: Vec<usize> = (0..stages).map(|s| (end(s + 1) - end(s)).max(1)).collect();
+        let retention = Layout::new(plan, &sizes).and_then(|layout| policy.retention(layout));
+        let Ok(retention) = retention else {
+            // It may still agree to the cut that is made.
+            return Probe { recomputed: 1.0, whole: false };
+        };
+        let retention = retention.with_recomputed(plan, &sizes);
+        let (mut dropped, mut all, mut whole) = (0, 0, true);
+        for (stage, &size) in Stage::first(stages).zip(&sizes) {
+            for m in MicroBatch::first(plan.micro_batches()) {
+                let segments = retention.of(stage, m).dropped();
+                dropped += segments.iter().map(ExactSizeIterator::len).sum::<usize>();
+                whole &= matches!(segments, []) || segments.iter().eq([&(0..size)]);
+                all += size;
+            }
+        }
+        Probe { recomputed: dropped as f64 / all as f64, whole }
     }
 
     /// The most bytes that each rank holds, if the profile knows.
@@ -501,12 +522,10 @@ fn sizes_of(batch: usize, micro_batches: usize) -> (usize, usize) {
     (batch / micro_batches, batch.div_ceil(micro_batches))
 }
 
-/// How many of all backwards are preceded by a recomputation.
-fn share_recomputed(plan: &Plan, retention: &Retention) -> f64 {
-    let mut recomputed = 0usize;
-    for stage in Stage::first(plan.stages()) {
-        let of = |m: &MicroBatch| retention.of(stage, *m).recomputes();
-        recomputed += MicroBatch::first(plan.micro_batches()).filter(of).count();
-    }
-    recomputed as f64 / (plan.stages() * plan.micro_batches()) as f64
+/// What a policy drops before the layers are cut.
+struct Probe {
+    /// How much of all work is done twice.
+    recomputed: f64,
+    /// Whether nothing but whole stages is dropped.
+    whole: bool,
 }

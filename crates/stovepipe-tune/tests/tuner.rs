@@ -1,8 +1,10 @@
 //! The tuner against numbers that are known, and what it says where nothing fits.
 
-use stovepipe_checkpoint::Never;
+use stovepipe_checkpoint::{
+    Always, Budget, CheckpointPolicy, LayerActivations, Never, Selective, SqrtLayers,
+};
 use stovepipe_partition::Partition;
-use stovepipe_schedule::{Drain, GPipe, Shape};
+use stovepipe_schedule::{Drain, GPipe, OneFOneB, Shape};
 use stovepipe_tune::{
     Cluster, Configuration, LayerProfile, Measurement, Profile, Report, Time, TuneError, Tuner,
 };
@@ -177,6 +179,7 @@ fn a_limit_needs_known_bytes() {
     let text = profile(1, 0.0, 1.0, &[1]).to_json().expect("writes");
     let unknown = text.replace("\"activation_bytes\": 10", "\"activation_bytes\": null");
     let profile = Profile::from_json(&unknown).expect("reads");
+    assert!(profile.bytes(1).is_err() && profile.activations(1).is_err());
     assert!(
         Tuner::new(&profile, &Cluster::new(1)).tune().expect("no limit").best().memory.is_none()
     );
@@ -211,6 +214,8 @@ fn layers_can_be_cut_by_measured_times_or_bytes() {
     // Between two sizes on the straight line: forward and backward of 1 + 0.5 * 3 each.
     assert_eq!(profile.times(3).expect("measured").as_slice(), [5.0; 3]);
     assert_eq!(profile.bytes(4).expect("known").as_slice(), [440.0; 3]);
+    let activations = profile.activations(4).expect("known");
+    assert_eq!(activations, [LayerActivations { bytes: 40, input: 4, recompute: 3.0 }; 3]);
     let error = profile.times(5).expect_err("not measured").to_string();
     assert!(error.contains("5 is outside the measured sizes [2, 4]"), "{error}");
 }
@@ -227,4 +232,25 @@ fn of_what_cannot_be_told_apart_the_simplest_is_chosen() {
     assert!(report.choices.iter().any(|choice| choice.seconds == report.best().seconds
         && choice.configuration.schedule.name() == "gpipe"
         && choice.kept_samples == 16.0));
+}
+
+#[test]
+fn policies_that_look_at_layers_can_be_tuned_with() {
+    let profile = profile(9, 0.0, 1.0, &[1, 2, 4, 8]);
+    let tune = |policy: Box<dyn CheckpointPolicy>, bytes: u64| {
+        let cluster = Cluster::new(2).memory(vec![bytes; 2]);
+        let tuner = Tuner::new(&profile, &cluster).ranks([2]).micro_batches([4]);
+        tuner.schedules(vec![Box::new(OneFOneB)]).policies(vec![policy]).tune()
+    };
+    // Parameters and their like of five layers, and some activations.
+    let fixed = 5 * 400;
+    let activations = profile.activations(2).expect("known");
+    let budget = tune(Box::new(Budget::new(120, activations)), fixed + 120).expect("fits");
+    assert!(budget.best().most_memory() <= Some(fixed + 120));
+    assert!(tune(Box::new(Selective::new([7])), 10_000).is_ok());
+    // Segments need less than whole stages rebuilt at once.
+    let (whole, segments) = (fixed + 2 * 2 + 98, fixed + 70);
+    assert!(tune(Box::new(Always), whole).is_ok());
+    assert!(tune(Box::new(Always), segments).is_err());
+    assert!(tune(Box::new(SqrtLayers), segments).is_ok());
 }

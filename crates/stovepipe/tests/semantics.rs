@@ -14,7 +14,9 @@ use stovepipe::burn::module::{Module, ParamGroup};
 use stovepipe::burn::nn::{BatchNormConfig, DropoutConfig, EmbeddingConfig, Linear, LinearConfig};
 use stovepipe::burn::optim::{AdamConfig, SgdConfig};
 use stovepipe::burn::tensor::{Device, Tensor};
+use stovepipe::checkpoint::{Layout, PolicyError};
 use stovepipe::prelude::*;
+use stovepipe::schedule::Retention;
 use stovepipe::{BatchNorm, BuildError, Builder};
 
 fn with_dropout() -> Sequential<Tokens, Tensor<3>> {
@@ -66,6 +68,23 @@ fn dropout_does_not_depend_on_the_number_of_micro_batches() {
     }
 }
 
+/// Recomputes everything of a batch with fewer than two micro-batches.
+struct AlwaysWhenSmall;
+
+impl CheckpointPolicy for AlwaysWhenSmall {
+    fn name(&self) -> &str {
+        "always-when-small"
+    }
+
+    fn retention(&self, layout: Layout<'_>) -> Result<Retention, PolicyError> {
+        if layout.plan().micro_batches() < 2 {
+            Always.retention(layout)
+        } else {
+            Never.retention(layout)
+        }
+    }
+}
+
 #[test]
 fn what_cannot_be_run_twice_is_not_recomputed() {
     let build = |policy: Box<dyn CheckpointPolicy>, allow: bool| {
@@ -83,6 +102,12 @@ fn what_cannot_be_run_twice_is_not_recomputed() {
     };
     assert!(build(Box::new(Never), false).is_ok());
     assert!(build(Box::new(Always), true).is_ok());
+    // What a policy does to a smaller batch is looked at when it comes.
+    let mut later = build(Box::new(AlwaysWhenSmall), false).expect("builds");
+    let x = |samples: usize| common::floats([samples, 3]);
+    later.step(x(2), x(2)).expect("keeps all");
+    let error = later.step(x(1), x(1)).expect_err("refused").to_string();
+    assert!(error.contains("layer `drop` is recomputed"), "{error}");
     let error = build(Box::new(Always), false).err().expect("refused");
     assert!(matches!(error, BuildError::Unreplayable { .. }));
     let text = error.to_string();
@@ -176,6 +201,8 @@ fn a_gradient_that_is_not_finite_updates_nothing() {
     let tokens = |class: i32| Tokens::full([3, SEQ], class, &device);
     let error = pipeline.step(tokens(1), tokens(11)).expect_err("refused").to_string();
     assert!(error.contains("nothing is updated"), "{error}");
+    // Nor is it kept for later.
+    pipeline.accumulate(tokens(1), tokens(11)).expect_err("refused");
     assert!(bits(&pipeline.parameters().expect("parameters")) == before);
     pipeline.step(tokens(1), tokens(1)).expect("a step");
 }
@@ -459,4 +486,49 @@ impl Layer for Alone {
     fn forward(&self, x: Tensor<2>, context: &mut Context<'_>) -> Tensor<2> {
         self.norm.forward(x, context)
     }
+}
+
+/// Uses one norm twice, and the other in some micro-batches only.
+#[derive(Module, Debug)]
+struct Moody {
+    always: BatchNorm,
+    sometimes: BatchNorm,
+}
+
+impl Layer for Moody {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, context: &mut Context<'_>) -> Tensor<2> {
+        let x = if context.micro_batch() == 1 {
+            let wide = Tensor::cat(vec![x.clone(), x], 1);
+            self.sometimes.forward(wide, context).narrow(1, 0, 3)
+        } else {
+            x
+        };
+        self.always.forward(x.clone() * 2.0, context) + self.always.forward(x, context)
+    }
+}
+
+#[test]
+fn running_statistics_are_told_apart_by_module() {
+    let device = Device::flex().autodiff();
+    let (always, sometimes) = (BatchNorm::new(3, &device), BatchNorm::new(6, &device));
+    let kept = always.clone();
+    let model = Sequential::<Tensor<2>>::new()
+        .push("moody", move |_| Moody { always: always.clone(), sometimes: sometimes.clone() });
+    let mut pipeline = Pipeline::builder(model)
+        .backend(Flex::new())
+        .micro_batches(2)
+        .optimizer(SgdConfig::new().init())
+        .learning_rate(0.1)
+        .loss(MeanSquaredError)
+        .build()
+        .expect("a pipeline");
+    let x = Tensor::<2>::ones([4, 3], &Device::flex());
+    pipeline.step(x.clone(), x).expect("a step");
+    // Moved once, by the mean of 2, 1 of the first micro-batch and twice the normalized zeros of the other.
+    let (mean, _) = kept.running_statistics();
+    let mean: Vec<f64> = mean.to_data().iter::<f64>().collect();
+    assert!((mean[0] - 0.1 * 0.75).abs() < 1e-6, "{mean:?}");
 }

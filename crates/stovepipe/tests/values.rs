@@ -159,6 +159,13 @@ fn side_inputs_reach_any_stage() {
         (loss, bits(&pipeline.parameters().expect("parameters")))
     });
 
+    // And layers that are measured.
+    let (x, y) = batch(4, 0);
+    let profiling = stovepipe::Profiling::new([2, 4]).runs(1).warm_up(0);
+    let profiling = profiling.side_input("mask", mask(4)).side_input("scale", scale(4));
+    let profile = builder().backend(Flex::new()).profile(&profiling, x, y).expect("a profile");
+    assert_eq!(profile.layers().len(), 4);
+
     let mut pipeline = one(&builder);
     let (x, y) = batch(4, 0);
     pipeline.side_input("scale", scale(4));
