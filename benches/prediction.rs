@@ -2,8 +2,6 @@
 //! two stages, next to the prediction that divides one measurement of the whole batch.
 //! `cargo xtask bench prediction --backend flex` runs it.
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 use clap::Parser;
 use comfy_table::Table;
@@ -12,8 +10,8 @@ use stovepipe::Profiling;
 use stovepipe::prelude::*;
 use stovepipe::schedule::Shape;
 use stovepipe::tune::{Cluster, Configuration, LayerProfile, Measurement, Profile, Time, Tuner};
-use stovepipe_benches::report::{self, Machine};
-use stovepipe_benches::{Model, Seconds, timelines};
+use stovepipe_benches::report::{Destination, Machine};
+use stovepipe_benches::{Model, seconds, timelines};
 
 /// Compares training steps on two stages with what the tuner predicts from a profile of the layers.
 ///
@@ -34,12 +32,8 @@ struct Arguments {
     runs: usize,
     #[command(flatten)]
     model: Model,
-    /// Where the report goes; a relative path starts at the workspace's folder.
-    #[arg(long, value_name = "FILE", default_value = "target/bench/prediction.json")]
-    out: PathBuf,
-    /// Passed by `cargo bench`.
-    #[arg(long, hide = true)]
-    bench: bool,
+    #[command(flatten)]
+    destination: Destination,
 }
 
 /// The whole report.
@@ -59,7 +53,7 @@ struct Row {
     model: &'static str,
     micro_batches: usize,
     sizes: Vec<usize>,
-    measured: Seconds,
+    measured: Time,
     predicted: f64,
     predicted_from_the_whole_batch: f64,
 }
@@ -83,7 +77,7 @@ fn main() -> Result<()> {
         within_a_tenth: within,
         rows,
     };
-    report::write(&report, &arguments.out)
+    arguments.destination.write("prediction", &report)
 }
 
 fn rows_of(arguments: &Arguments, name: &'static str, model: Model) -> Result<Vec<Row>> {
@@ -101,7 +95,7 @@ fn rows_of(arguments: &Arguments, name: &'static str, model: Model) -> Result<Ve
         };
         let choice = predict(&before)?;
         let mut pipeline = model.builder().tune(&choice).build()?;
-        let measured = Seconds::of(&timelines(&mut pipeline, model, arguments.steps)?);
+        let measured = seconds(&timelines(&mut pipeline, model, arguments.steps)?);
         drop(pipeline);
         let after = measure()?;
         let mean = |a: f64, b: f64| f64::midpoint(a, b);

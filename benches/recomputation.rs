@@ -2,16 +2,15 @@
 //! the measured stage times, and how much of the recomputation hides behind waiting.
 //! `cargo xtask bench recomputation --backend flex` runs it.
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 use clap::Parser;
 use comfy_table::Table;
 use serde::Serialize;
 use stovepipe::prelude::*;
 use stovepipe::schedule::{ComputeKind, CostModel, Stage, Timeline, simulate};
-use stovepipe_benches::report::{self, Machine};
-use stovepipe_benches::{Model, Seconds, timelines};
+use stovepipe::tune::Time;
+use stovepipe_benches::report::{Destination, Machine};
+use stovepipe_benches::{Model, seconds, timelines};
 
 /// Measures training steps with and without recomputation on two stages, one thread each.
 ///
@@ -30,12 +29,8 @@ struct Arguments {
     steps: usize,
     #[command(flatten)]
     model: Model,
-    /// Where the report goes; a relative path starts at the workspace's folder.
-    #[arg(long, value_name = "FILE", default_value = "target/bench/recomputation.json")]
-    out: PathBuf,
-    /// Passed by `cargo bench`.
-    #[arg(long, hide = true)]
-    bench: bool,
+    #[command(flatten)]
+    destination: Destination,
 }
 
 /// The whole report.
@@ -54,7 +49,7 @@ struct Row {
     schedule: String,
     policy: String,
     micro_batches: usize,
-    measured: Seconds,
+    measured: Time,
     simulated: f64,
     /// Spent recomputing on the rank that does most of it.
     recomputing: f64,
@@ -88,7 +83,7 @@ fn main() -> Result<()> {
         stages: arguments.stages,
         rows,
     };
-    report::write(&report, &arguments.out)
+    arguments.destination.write("recomputation", &report)
 }
 
 fn measure(
@@ -105,7 +100,7 @@ fn measure(
     let timelines = timelines(&mut pipeline, model, steps)?;
     let program = pipeline.program(model.batch)?;
     let simulated = simulate(&program, &CostModel::measured(&timelines, &program))?.makespan();
-    let measured = Seconds::of(&timelines);
+    let measured = seconds(&timelines);
     let of_stage = |timeline: &Timeline, stage| -> f64 {
         timeline.durations(Stage::new(stage), ComputeKind::Recompute).sum()
     };

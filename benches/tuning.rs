@@ -1,17 +1,15 @@
 //! Whether the tuner chooses well: everything it may choose from is run, and its choice compared with
 //! the best of all. `cargo xtask bench tuning --backend flex` runs it.
 
-use std::path::PathBuf;
-
 use anyhow::{Context, Result};
 use clap::Parser;
 use comfy_table::Table;
 use indicatif::{ProgressBar, ProgressIterator};
 use serde::Serialize;
 use stovepipe::Profiling;
-use stovepipe::tune::{Choice, Cluster, Tuner};
-use stovepipe_benches::report::{self, Machine};
-use stovepipe_benches::{Model, Running, Seconds, timelines};
+use stovepipe::tune::{Choice, Cluster, Time, Tuner};
+use stovepipe_benches::report::{Destination, Machine};
+use stovepipe_benches::{Model, Running, seconds, timelines};
 
 /// Runs every configuration that the tuner weighs, and compares its choice with the fastest.
 ///
@@ -30,12 +28,8 @@ struct Arguments {
     rounds: usize,
     #[command(flatten)]
     model: Model,
-    /// Where the report goes; a relative path starts at the workspace's folder.
-    #[arg(long, value_name = "FILE", default_value = "target/bench/tuning.json")]
-    out: PathBuf,
-    /// Passed by `cargo bench`.
-    #[arg(long, hide = true)]
-    bench: bool,
+    #[command(flatten)]
+    destination: Destination,
 }
 
 /// The whole report; times in seconds.
@@ -57,7 +51,7 @@ struct Report {
 struct Row {
     #[serde(flatten)]
     choice: Choice,
-    measured: Seconds,
+    measured: Time,
 }
 
 fn main() -> Result<()> {
@@ -77,7 +71,7 @@ fn main() -> Result<()> {
     let mut rows = Vec::new();
     for choice in tuned.choices.iter().progress_with(bar) {
         let mut pipeline = pipeline(model, choice)?;
-        let measured = Seconds::of(&timelines(&mut pipeline, model, arguments.steps)?);
+        let measured = seconds(&timelines(&mut pipeline, model, arguments.steps)?);
         rows.push(Row { choice: choice.clone(), measured });
     }
     let fastest = rows.iter().min_by(|a, b| a.measured.median.total_cmp(&b.measured.median));
@@ -97,7 +91,7 @@ fn main() -> Result<()> {
     );
     let report =
         Report { backend: "flex", machine: Machine::this()?, model, chosen, fastest, rows };
-    report::write(&report, &arguments.out)
+    arguments.destination.write("tuning", &report)
 }
 
 fn pipeline(model: Model, choice: &Choice) -> Result<Running> {
@@ -113,7 +107,7 @@ fn again(arguments: &Arguments, chosen: &Row, fastest: &Row) -> Result<(Row, Row
             steps.extend(timelines(&mut pipeline, arguments.model, arguments.steps)?);
         }
     }
-    let of = |row: &Row, steps| Row { choice: row.choice.clone(), measured: Seconds::of(steps) };
+    let of = |row: &Row, steps| Row { choice: row.choice.clone(), measured: seconds(steps) };
     Ok((of(chosen, &steps[0]), of(fastest, &steps[1])))
 }
 

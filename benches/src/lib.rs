@@ -4,5 +4,5 @@ pub mod report;
 mod steps;
 mod transformer;
 
-pub use steps::{Running, Seconds, timelines};
+pub use steps::{Running, seconds, timelines};
 pub use transformer::Model;

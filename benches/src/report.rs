@@ -1,8 +1,9 @@
 //! Where the figures go, and what they were measured on.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use clap::Args;
 use serde::Serialize;
 
 /// What the figures were measured on.
@@ -30,13 +31,32 @@ impl Machine {
     }
 }
 
-/// Writes a report as JSON and says where; a relative path starts at the workspace's folder, as Cargo
-/// runs benchmarks in their package's.
-///
-/// # Errors
-///
-/// If it can't be written.
-pub fn write(report: &impl Serialize, path: &Path) -> Result<()> {
+/// Where a benchmark's report goes.
+#[derive(Args)]
+pub struct Destination {
+    /// Where the report goes, by default a file of the benchmark's name in target/bench; a relative path
+    /// starts at the workspace's folder.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Passed by `cargo bench`.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+impl Destination {
+    /// Writes the report of the benchmark of this name as JSON and says where.
+    ///
+    /// # Errors
+    ///
+    /// If it can't be written.
+    pub fn write(&self, name: &str, report: &impl Serialize) -> Result<()> {
+        let usual = || Path::new("target/bench").join(name).with_extension("json");
+        write(report, &self.out.clone().unwrap_or_else(usual))
+    }
+}
+
+/// Cargo runs benchmarks in their package's folder.
+fn write(report: &impl Serialize, path: &Path) -> Result<()> {
     let out = Path::new("..").join(path);
     if let Some(folder) = out.parent() {
         std::fs::create_dir_all(folder)

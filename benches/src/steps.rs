@@ -4,6 +4,7 @@ use anyhow::Result;
 use stovepipe::burn::tensor::Tensor;
 use stovepipe::prelude::*;
 use stovepipe::schedule::Timeline;
+use stovepipe::tune::Time;
 
 use crate::Model;
 
@@ -29,21 +30,7 @@ pub fn timelines(pipeline: &mut Running, model: Model, steps: usize) -> Result<V
 }
 
 /// How long steps took, in seconds.
-#[derive(Clone, Copy, serde::Serialize)]
-pub struct Seconds {
-    /// The median.
-    pub median: f64,
-    /// The distance between the lower and the upper quartile.
-    pub spread: f64,
-}
-
-impl Seconds {
-    /// Of at least one step.
-    #[must_use]
-    pub fn of(timelines: &[Timeline]) -> Self {
-        let mut steps: Vec<f64> = timelines.iter().map(Timeline::makespan).collect();
-        steps.sort_by(f64::total_cmp);
-        let at = |quarter: usize| steps[(steps.len() - 1) * quarter / 4];
-        Self { median: at(2), spread: at(3) - at(1) }
-    }
+#[must_use]
+pub fn seconds(timelines: &[Timeline]) -> Time {
+    Time::of(timelines.iter().map(Timeline::makespan).collect())
 }

@@ -3,16 +3,14 @@
 
 mod calibration;
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 use clap::Parser;
 use comfy_table::Table;
 use serde::Serialize;
 use stovepipe::prelude::*;
 use stovepipe::schedule::{CostModel, simulate};
-use stovepipe_benches::report::{self, Machine};
-use stovepipe_benches::{Model, Seconds, timelines};
+use stovepipe_benches::report::{Destination, Machine};
+use stovepipe_benches::{Model, seconds, timelines};
 
 /// Measures training steps of a Transformer with one and with two stages, one thread each.
 ///
@@ -31,15 +29,11 @@ struct Arguments {
     steps: usize,
     #[command(flatten)]
     model: Model,
-    /// Where the report goes; a relative path starts at the workspace's folder.
-    #[arg(long, value_name = "FILE", default_value = "target/bench/stages.json")]
-    out: PathBuf,
+    #[command(flatten)]
+    destination: Destination,
     /// Runs one stage for the calibration and prints the seconds of a step.
     #[arg(long, hide = true)]
     calibrate: bool,
-    /// Passed by `cargo bench`.
-    #[arg(long, hide = true)]
-    bench: bool,
 }
 
 /// The whole report.
@@ -103,7 +97,7 @@ fn main() -> Result<()> {
         two_processes_against_one,
         rows,
     };
-    report::write(&report, &arguments.out)
+    arguments.destination.write("stages", &report)
 }
 
 /// The median step, and the step as simulated from the median stage times, in seconds.
@@ -114,7 +108,7 @@ fn measure(arguments: &Arguments, stages: usize, micro_batches: usize) -> Result
     let timelines = timelines(&mut pipeline, model, steps)?;
     let program = pipeline.program(model.batch)?;
     let simulated = simulate(&program, &CostModel::measured(&timelines, &program))?.makespan();
-    Ok((Seconds::of(&timelines).median, simulated))
+    Ok((seconds(&timelines).median, simulated))
 }
 
 fn print(rows: &[Row], stages: usize) {

@@ -14,7 +14,7 @@ use crate::boundary::{from_parts, into_parts};
 use crate::context::Skipped;
 use crate::gradients::{self, Averaging};
 use crate::layer::Named;
-use crate::part::{Packet, Part};
+use crate::part::{Packet, Part, copied};
 use crate::{Context, Layer, StageError};
 
 /// What one forward of one layer leaves behind for its backward.
@@ -204,10 +204,6 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
     names
 }
 
-fn copied(parts: &[Box<dyn Part>]) -> Vec<Box<dyn Part>> {
-    parts.iter().map(|part| part.clone_box()).collect()
-}
-
 impl<L: Layer> Cell for LayerCell<L> {
     fn name(&self) -> &str {
         &self.name
@@ -288,7 +284,8 @@ impl<L: Layer> Cell for LayerCell<L> {
         let Tape { inputs, outputs, loss, popped, stashed: stashes } = tape;
         let (mut ends, mut all) = (outputs, gradients);
         for (name, parts) in stashes {
-            all.extend(stashed.remove(&name).map(Packet::into_gradients).into_iter().flatten());
+            let gradients = stashed.remove(&name).map(Packet::into_gradients);
+            all.extend(gradients.unwrap_or_else(|| parts.iter().map(|_| None).collect()));
             ends.extend(parts);
         }
         for (end, gradient) in ends.iter().zip(&all) {

@@ -5,7 +5,7 @@ use burn::tensor::{Int, Tensor, activation::log_softmax};
 use crate::Boundary;
 use crate::StageError;
 use crate::boundary::from_parts;
-use crate::part::{Packet, Part};
+use crate::part::{Packet, Part, copied};
 
 /// The loss of one micro-batch, not yet averaged.
 #[derive(Debug, Clone)]
@@ -274,7 +274,7 @@ impl LossTape {
         target: Packet,
     ) -> Result<(Self, LossSum), StageError> {
         let leaves: Vec<Box<dyn Part>> = outputs.into_iter().map(|part| part.leaf()).collect();
-        let result = loss(leaves.iter().map(|leaf| leaf.clone_box()).collect(), target)?;
+        let result = loss(copied(&leaves), target)?;
         Ok((Self { leaves, sum: result.sum.clone() }, result))
     }
 

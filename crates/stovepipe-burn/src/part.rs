@@ -36,6 +36,11 @@ pub(crate) trait Part: Any + Send + Sync {
     fn concat(&self, others: Vec<Box<dyn Part>>) -> Option<Box<dyn Part>>;
 }
 
+/// The same tensors once more; nothing is moved.
+pub(crate) fn copied(parts: &[Box<dyn Part>]) -> Vec<Box<dyn Part>> {
+    parts.iter().map(|part| part.clone_box()).collect()
+}
+
 /// A fresh copy in the tensor's own order of elements where it was a view. Sums over a view and over
 /// its copy differ in the last bits, so values must not depend on where a boundary happens to be.
 macro_rules! contiguous {

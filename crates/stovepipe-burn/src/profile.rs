@@ -18,7 +18,7 @@ use crate::cell::{Cell, Forward, Forwarded, Tape};
 use crate::context::{Place, Side, Skipped};
 use crate::gradients::Averaging;
 use crate::loss::{ErasedLoss, LossTape};
-use crate::part::{Packet, Part};
+use crate::part::{Packet, Part, copied};
 use crate::profiling::{LiveBytes, Profiling};
 use crate::sequential::{Blueprint, MakeContext};
 use crate::skips::skips_of;
@@ -313,9 +313,9 @@ impl Subject {
                 let output_bytes = bytes(&outputs);
                 measurements[layer].push(Measurement {
                     samples,
-                    forward: time(times.forward),
-                    recompute: time(times.recompute),
-                    backward: time(times.backward),
+                    forward: Time::of(times.forward),
+                    recompute: Time::of(times.recompute),
+                    backward: Time::of(times.backward),
                     input_bytes,
                     output_bytes,
                     activation_bytes: None,
@@ -349,7 +349,7 @@ impl Subject {
                 parameter_bytes: of_host(cell.parameters()),
                 gradient_bytes: of_host(cell.take_gradients(Averaging::mean(1.0))),
                 optimizer_bytes,
-                update: time(update),
+                update: Time::of(update),
                 measurements,
             });
         Ok((profiles.collect(), end))
@@ -497,29 +497,6 @@ fn sync(device: &Device) -> Result<(), StageError> {
     })
 }
 
-fn copied(parts: &[Box<dyn Part>]) -> Vec<Box<dyn Part>> {
-    parts.iter().map(|part| part.clone_box()).collect()
-}
-
 fn bytes(parts: &[Box<dyn Part>]) -> u64 {
     parts.iter().map(|part| part.bytes()).sum()
-}
-
-/// Median and distance of the quartiles.
-fn time(mut seconds: Vec<f64>) -> Time {
-    seconds.sort_by(f64::total_cmp);
-    let at = |part: usize| seconds[(seconds.len() - 1) * part / 4];
-    Time { median: at(2), spread: at(3) - at(1) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_are_medians_with_quartiles() {
-        assert_eq!(time(vec![3.0]), Time::exactly(3.0));
-        let found = time(vec![5.0, 1.0, 3.0, 2.0, 4.0]);
-        assert_eq!((found.median, found.spread), (3.0, 2.0));
-    }
 }

@@ -15,7 +15,7 @@ use crate::cell::{Backwarded, Cell, Forward, Forwarded, Tape};
 use crate::context::{Place, Side, Skipped};
 use crate::gradients::{Averaging, Clipping};
 use crate::loss::{ErasedLoss, LossTape, Weight};
-use crate::part::{Packet, Part};
+use crate::part::{Packet, Part, copied};
 use crate::report::{Report, mean_of, norm_of};
 use crate::skips::Routes;
 use crate::ties::{self, Tie};
@@ -66,9 +66,9 @@ struct Running {
     loss_tapes: HashMap<usize, LossTape>,
     /// Values on skip connections by micro-batch and name, from when they are stashed or arrive until the
     /// backward of the layer that pops them.
-    skipped: HashMap<(usize, String), Packet>,
+    skipped: Skips,
     /// Their gradients, from that layer until they are sent or the layer that stashed them runs.
-    skip_gradients: HashMap<(usize, String), Packet>,
+    skip_gradients: Skips,
     /// What layers add to the loss, by layer and micro-batch.
     added: BTreeMap<(usize, usize), Tensor<1>>,
     /// What batch normalizations saw, by layer and micro-batch.
@@ -232,8 +232,7 @@ impl BurnStage {
         let target = running.batch.targets.get(m).cloned().ok_or(StageError::NoTarget)?;
         let target = target.settle(&device);
         for (number, metric) in metrics.iter().enumerate() {
-            let outputs = outputs.iter().map(|part| part.clone_box()).collect();
-            let LossSum { sum, weight } = metric(outputs, target.clone())?;
+            let LossSum { sum, weight } = metric(copied(&outputs), target.clone())?;
             running.metrics.insert((number, m), (sum, weight));
         }
         let result = if taped {
@@ -309,6 +308,46 @@ impl BurnStage {
     }
 }
 
+/// Values of one micro-batch or their gradients on skip connections, by micro-batch and name.
+type Skips = HashMap<(usize, String), Packet>;
+
+/// Takes apart what came along the edges: returns what the chain's edge, which stands at `chain`, brought
+/// for the chain itself, and sorts in what it and the others brought for skips.
+fn unpack(
+    m: usize,
+    packets: Vec<Packet>,
+    routes: Vec<Vec<String>>,
+    chain: usize,
+    device: &Device,
+    skips: &mut Skips,
+) -> Option<Packet> {
+    let mut own = None;
+    for (edge, (names, packet)) in routes.into_iter().zip(packets).enumerate() {
+        let mut sections = packet.split().into_iter().map(|section| section.settle(device));
+        if edge == chain {
+            own = sections.next();
+        }
+        skips.extend(names.into_iter().map(|name| (m, name)).zip(sections));
+    }
+    own
+}
+
+/// Puts together what goes along the edges, the other way round.
+fn pack(
+    m: usize,
+    mut own: Option<Packet>,
+    routes: Vec<Vec<String>>,
+    chain: usize,
+    skips: &mut Skips,
+) -> Vec<Packet> {
+    let mut pack = |(edge, names): (usize, Vec<String>)| {
+        let own = if edge == chain { own.take() } else { None };
+        let skipped = names.into_iter().filter_map(|name| skips.remove(&(m, name)));
+        Packet::join(own.into_iter().chain(skipped).collect())
+    };
+    routes.into_iter().enumerate().map(&mut pack).collect()
+}
+
 impl StageCompute for BurnStage {
     type Value = Packet;
     type Input = Batch;
@@ -337,7 +376,7 @@ impl StageCompute for BurnStage {
     fn forward(
         &mut self,
         micro_batch: MicroBatch,
-        mut inputs: Vec<Packet>,
+        inputs: Vec<Packet>,
         retention: &StageRetention,
     ) -> Result<Vec<Packet>, StageError> {
         let m = micro_batch.index();
@@ -345,23 +384,9 @@ impl StageCompute for BurnStage {
         let input = if self.is_first {
             batch.inputs.get(m).cloned()
         } else {
-            // The chain's edge is the last; skips between neighbours travel behind its own value.
-            let names = self.routes.incoming.clone();
-            let mut chain = None;
-            let last = names.len().saturating_sub(1);
-            for (edge, (names, packet)) in
-                names.into_iter().zip(std::mem::take(&mut inputs)).enumerate()
-            {
-                let mut sections = packet.split().into_iter();
-                if edge == last {
-                    chain = sections.next();
-                }
-                for (name, section) in names.into_iter().zip(sections) {
-                    let value = section.settle(&self.device);
-                    self.running()?.skipped.insert((m, name), value);
-                }
-            }
-            chain
+            let (routes, device) = (self.routes.incoming.clone(), self.device.clone());
+            let chain = routes.len().saturating_sub(1);
+            unpack(m, inputs, routes, chain, &device, &mut self.running()?.skipped)
         };
         let input = input.ok_or_else(|| self.missing(0))?;
         let mut values = input.settle(&self.device).into_values();
@@ -371,8 +396,7 @@ impl StageCompute for BurnStage {
             let mut next = 0;
             for segment in retention.dropped().iter().cloned() {
                 values = self.run_layers(m, next..segment.start, values, Phase::Train, true)?;
-                let kept = values.iter().map(|part| part.clone_box()).collect();
-                self.running()?.kept_inputs.insert((m, segment.start), kept);
+                self.running()?.kept_inputs.insert((m, segment.start), copied(&values));
                 next = segment.end;
                 values = self.run_layers(m, segment, values, Phase::Train, false)?;
             }
@@ -395,15 +419,9 @@ impl StageCompute for BurnStage {
             }
         }
         self.flush()?;
-        let mut chain = (!self.is_last).then(|| Packet::of(values));
-        let outgoing = self.routes.outgoing.clone();
-        let running = self.running()?;
-        let mut sent = Vec::with_capacity(outgoing.len());
-        for names in outgoing {
-            let skips = names.into_iter().filter_map(|name| running.skipped.remove(&(m, name)));
-            sent.push(Packet::join(chain.take().into_iter().chain(skips).collect()));
-        }
-        Ok(sent)
+        let value = (!self.is_last).then(|| Packet::of(values));
+        let routes = self.routes.outgoing.clone();
+        Ok(pack(m, value, routes, 0, &mut self.running()?.skipped))
     }
 
     fn recompute(
@@ -430,22 +448,10 @@ impl StageCompute for BurnStage {
             let tape = self.running()?.loss_tapes.remove(&m);
             tape.ok_or_else(|| self.missing(last))?.backward()
         } else {
-            // The chain's edge is the first.
-            let mut chain = None;
-            for (edge, (names, packet)) in
-                self.routes.outgoing.clone().into_iter().zip(gradients).enumerate()
-            {
-                let mut sections = packet.split().into_iter();
-                if edge == 0 {
-                    chain = sections.next();
-                }
-                for (name, section) in names.into_iter().zip(sections) {
-                    let gradient = section.settle(&self.device);
-                    self.running()?.skip_gradients.insert((m, name), gradient);
-                }
-            }
-            let chain = chain.ok_or_else(|| self.missing(last))?;
-            chain.settle(&self.device).into_gradients()
+            let (routes, device) = (self.routes.outgoing.clone(), self.device.clone());
+            let gradient =
+                unpack(m, gradients, routes, 0, &device, &mut self.running()?.skip_gradients);
+            gradient.ok_or_else(|| self.missing(last))?.into_gradients()
         };
         for layer in (0..=last).rev() {
             self.ensure_tape(m, layer, retention)?;
@@ -467,18 +473,10 @@ impl StageCompute for BurnStage {
             flowing = inputs;
         }
         self.flush()?;
-        let mut chain = (!self.is_first).then(|| Packet::gradients(flowing));
-        let incoming = self.routes.incoming.clone();
-        let last = incoming.len().saturating_sub(1);
-        let running = self.running()?;
-        let mut sent = Vec::with_capacity(incoming.len());
-        for (edge, names) in incoming.into_iter().enumerate() {
-            let first = if edge == last { chain.take() } else { None };
-            let skips =
-                names.into_iter().filter_map(|name| running.skip_gradients.remove(&(m, name)));
-            sent.push(Packet::join(first.into_iter().chain(skips).collect()));
-        }
-        Ok(sent)
+        let gradient = (!self.is_first).then(|| Packet::gradients(flowing));
+        let routes = self.routes.incoming.clone();
+        let chain = routes.len().saturating_sub(1);
+        Ok(pack(m, gradient, routes, chain, &mut self.running()?.skip_gradients))
     }
 
     fn finish(&mut self) -> Result<Vec<u8>, StageError> {
