@@ -9,6 +9,7 @@ use burn::nn::Initializer;
 use burn::tensor::module::{batch_norm, batch_norm_train};
 use burn::tensor::{Device, Tensor};
 
+use crate::precision::{cast, widen};
 use crate::{Context, Phase};
 
 /// Batch normalization (Ioffe and Szegedy, arXiv 1502.03167) of inputs `[batch, features, …]`, to be used
@@ -88,12 +89,14 @@ impl BatchNorm {
     ///
     /// If the second axis hasn't as many entries as there are features.
     pub fn forward<const D: usize>(&self, x: Tensor<D>, context: &mut Context<'_>) -> Tensor<D> {
-        let (gamma, beta) = (self.gamma.val(), self.beta.val());
+        // Statistics over many samples need more than 16 bits.
+        let (dtype, x) = (x.dtype(), widen(x));
+        let (gamma, beta) = (widen(self.gamma.val()), widen(self.beta.val()));
         if context.phase() == Phase::Evaluate {
             let device = x.device();
             let (mean, variance) = self.running.get();
             let (mean, variance) = (mean.to_device(&device), variance.to_device(&device));
-            return batch_norm(x, gamma, beta, mean, variance, self.epsilon);
+            return cast(batch_norm(x, gamma, beta, mean, variance, self.epsilon), dtype);
         }
         let count = x.shape().num_elements() / x.dims()[1].max(1);
         let found = batch_norm_train(x, gamma, beta, self.epsilon);
@@ -105,7 +108,7 @@ impl BatchNorm {
             // The population's, times its size.
             squares: found.variance.inner() * count as f64,
         });
-        found.output
+        cast(found.output, dtype)
     }
 }
 

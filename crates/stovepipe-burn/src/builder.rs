@@ -7,6 +7,7 @@ use std::sync::Arc;
 use burn::lr_scheduler::LrScheduler;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::{ModuleOptimizer, SgdConfig};
+use burn::tensor::FloatDType;
 use stovepipe_checkpoint::{CheckpointPolicy, Never};
 use stovepipe_partition::{Costs, Explicit, Minimax, Partitioner};
 use stovepipe_runtime::{RankSetup, Workers};
@@ -16,12 +17,13 @@ use stovepipe_tune::{Choice, Configuration};
 use crate::gradients::Clipping;
 use crate::loss::{ErasedLoss, erase};
 use crate::pipeline::{Course, StageSummary};
+use crate::precision::{Scaler, supports};
 use crate::replay::Unreplayable;
 use crate::sequential::{MakeContext, Size};
 use crate::skips::{Routes, edges_of, skips_of};
 use crate::stage::{BurnStage, Common};
 use crate::ties::{Tie, ties_of};
-use crate::{Backend, Boundary, BuildError, Loss, NoLoss, Pipeline, Sequential};
+use crate::{Backend, Boundary, BuildError, Loss, LossScaling, NoLoss, Pipeline, Sequential};
 
 /// What the partitioner balances.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -68,6 +70,8 @@ pub struct Builder<I, O, T = NoLoss> {
     pub(crate) stage_updates: bool,
     allowed: Vec<String>,
     clipping: Option<Clipping>,
+    pub(crate) compute_dtype: Option<FloatDType>,
+    loss_scaling: Option<LossScaling>,
     metrics: Vec<(String, Box<ErasedLoss>)>,
     target: PhantomData<fn(T)>,
 }
@@ -91,6 +95,8 @@ impl<I: Boundary, O: Boundary> Builder<I, O> {
             stage_updates: false,
             allowed: Vec::new(),
             clipping: None,
+            compute_dtype: None,
+            loss_scaling: None,
             metrics: Vec::new(),
             target: PhantomData,
         }
@@ -228,6 +234,26 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         self
     }
 
+    /// Mixed precision: layers compute in this type of float, parameters, their gradients and the optimizer's
+    /// state stay in the type that they were made in. Before each forward a layer's parameters, its input and
+    /// what it pops are cast, so boundaries travel in this type too; losses, metrics and predictions are made
+    /// of outputs cast to at least 32 bits. In 16 bits with few of them for the exponent ([`FloatDType::F16`])
+    /// gradients vanish without [`loss_scaling`](Self::loss_scaling).
+    #[must_use]
+    pub fn compute_dtype(mut self, dtype: FloatDType) -> Self {
+        self.compute_dtype = Some(dtype);
+        self
+    }
+
+    /// Scales the loss for the backward, and skips updates whose gradients aren't finite, on all stages
+    /// alike. Without it such an update is made, or refused where gradients are
+    /// [clipped by norm](Clipping::Norm).
+    #[must_use]
+    pub fn loss_scaling(mut self, scaling: LossScaling) -> Self {
+        self.loss_scaling = Some(scaling);
+        self
+    }
+
     /// The seed that every layer's initialization and the randomness of its forwards derive theirs from.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
@@ -273,6 +299,8 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             stage_updates: self.stage_updates,
             allowed: self.allowed,
             clipping: self.clipping,
+            compute_dtype: self.compute_dtype,
+            loss_scaling: self.loss_scaling,
             metrics: Vec::new(),
             target: PhantomData,
         }
@@ -315,6 +343,11 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         {
             return Err(BuildError::Clipping { limit });
         }
+        if let Some(scale) = self.loss_scaling.map(LossScaling::scale)
+            && (scale <= 0.0 || !scale.is_finite())
+        {
+            return Err(BuildError::LossScale { scale });
+        }
         let sizes = self.model.sizes();
         let partition =
             self.partitioner.partition(&self.costs_of_layers(&sizes)?, shape.stages())?;
@@ -354,6 +387,9 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
                 reason: "it lists no devices".to_owned(),
             }));
         }
+        if let Some(dtype) = self.compute_dtype {
+            supports(&devices[..devices.len().min(shape.ranks)], dtype)?;
+        }
         if devices.len() < shape.ranks {
             tracing::debug!(devices = devices.len(), ranks = shape.ranks, "ranks share devices");
         }
@@ -366,6 +402,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             stage_updates: self.stage_updates,
             seed: self.seed,
             clipping: self.clipping,
+            skips_overflows: self.loss_scaling.is_some(),
             metrics: metrics.into(),
             ties: Arc::clone(&ties),
         };
@@ -379,7 +416,12 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             let rank = course.placement[stage.index()];
             let device = devices[rank.index() % devices.len()].clone();
             let range = partition.range(stage.index());
-            let context = MakeContext { seed: self.seed, device: &device, optimizer: &optimizer };
+            let context = MakeContext {
+                seed: self.seed,
+                device: &device,
+                optimizer: &optimizer,
+                compute: self.compute_dtype,
+            };
             let blueprints: Vec<_> = layers.by_ref().take(range.len()).collect();
             summaries.push(StageSummary {
                 stage,
@@ -419,6 +461,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             rates: self.rates.unwrap_or_else(|| ModuleLrScheduler::new(0.0)),
             updates: 0,
             carried_weight: 0.0,
+            scaler: self.loss_scaling.map(Scaler::new),
             metric_names,
             ties,
             side: BTreeMap::new(),

@@ -7,14 +7,16 @@ use std::sync::Arc;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{GradientsAccumulator, GradientsParams, ModuleOptimizer};
-use burn::tensor::{Bool, Int, Tensor, TensorData};
+use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData};
 
 use crate::batch_norm::Observation;
 use crate::boundary::{from_parts, into_parts};
 use crate::context::Skipped;
 use crate::gradients::{self, Averaging};
 use crate::layer::Named;
+use crate::loss::scaled;
 use crate::part::{Packet, Part, copied};
+use crate::precision::cast_parameters;
 use crate::{Context, Layer, StageError};
 
 /// What one forward of one layer leaves behind for its backward.
@@ -79,16 +81,18 @@ pub(crate) trait Cell: Send {
     ) -> Result<Forwarded, StageError>;
 
     /// Adds to the layer's gradients and returns those of its inputs. `stashed` has the gradients of what
-    /// it stashed.
+    /// it stashed; what it added to the loss is multiplied by `scale`, as they are.
     fn backward(
         &mut self,
         tape: Tape,
         gradients: Vec<Option<Box<dyn Part>>>,
         stashed: Skipped,
+        scale: f64,
     ) -> Result<Backwarded, StageError>;
 
-    /// The gradients of the step are complete: adds those that were carried over, if asked for.
-    fn complete(&mut self, with_carried: bool);
+    /// The gradients of the step are complete: adds those that were carried over times a factor, if one is
+    /// given.
+    fn complete(&mut self, carried: Option<f64>);
 
     /// The sum of the squares of the complete gradients but for the parameters at some paths.
     fn squared_norm(&self, but: &HashSet<String>) -> f64;
@@ -159,11 +163,18 @@ pub(crate) struct LayerCell<L: Layer> {
     /// All of them, once the step's are complete.
     complete: GradientsParams,
     optimizer: ModuleOptimizer,
+    /// What forwards compute in, if not in the parameters' own type.
+    compute: Option<FloatDType>,
     staged: Option<(Named<L>, ModuleOptimizer)>,
 }
 
 impl<L: Layer> LayerCell<L> {
-    pub(crate) fn new(name: Arc<str>, module: Named<L>, optimizer: ModuleOptimizer) -> Self {
+    pub(crate) fn new(
+        name: Arc<str>,
+        module: Named<L>,
+        optimizer: ModuleOptimizer,
+        compute: Option<FloatDType>,
+    ) -> Self {
         Self {
             name,
             stashes: sorted(module.inner().stashes()),
@@ -175,6 +186,7 @@ impl<L: Layer> LayerCell<L> {
             carried: None,
             complete: GradientsParams::new(),
             optimizer,
+            compute,
             staged: None,
         }
     }
@@ -219,11 +231,19 @@ impl<L: Layer> Cell for LayerCell<L> {
         context: &mut Context<'_>,
         mode: Forward,
     ) -> Result<Forwarded, StageError> {
+        let compute = self.compute;
+        context.compute = compute;
         let ready = |parts: Vec<Box<dyn Part>>, leaves: bool| -> Vec<Box<dyn Part>> {
-            let ready = parts.into_iter().map(|part| match mode {
-                Forward::Taped { .. } if leaves => part.leaf(),
-                Forward::Taped { .. } | Forward::Untaped => part.track(),
-                Forward::Evaluate => part,
+            let ready = parts.into_iter().map(|part| {
+                let part = match compute {
+                    Some(dtype) => part.cast(dtype),
+                    None => part,
+                };
+                match mode {
+                    Forward::Taped { .. } if leaves => part.leaf(),
+                    Forward::Taped { .. } | Forward::Untaped => part.track(),
+                    Forward::Evaluate => part,
+                }
             });
             ready.collect()
         };
@@ -238,10 +258,16 @@ impl<L: Layer> Cell for LayerCell<L> {
         let input = from_parts::<L::Input>(inputs)
             .map_err(|source| StageError::Boundary { layer: self.name.to_string(), source })?;
         let module = self.module()?.clone();
+        let typed = |module: Named<L>| match compute {
+            Some(dtype) => cast_parameters(module, dtype),
+            None => module,
+        };
         let module = match mode {
-            Forward::Taped { .. } => module,
-            Forward::Untaped => self.untaped.get_or_insert_with(|| module.no_grad()).clone(),
-            Forward::Evaluate => self.evaluating.get_or_insert_with(|| module.valid()).clone(),
+            Forward::Taped { .. } => typed(module),
+            Forward::Untaped => self.untaped.get_or_insert_with(|| typed(module.no_grad())).clone(),
+            Forward::Evaluate => {
+                self.evaluating.get_or_insert_with(|| typed(module.valid())).clone()
+            }
         };
         let outputs = into_parts(module.inner().forward(input, context));
         let off_tape = |parts: &[Box<dyn Part>]| -> Vec<Box<dyn Part>> {
@@ -280,6 +306,7 @@ impl<L: Layer> Cell for LayerCell<L> {
         tape: Tape,
         gradients: Vec<Option<Box<dyn Part>>>,
         mut stashed: Skipped,
+        scale: f64,
     ) -> Result<Backwarded, StageError> {
         let Tape { inputs, outputs, loss, popped, stashed: stashes } = tape;
         let (mut ends, mut all) = (outputs, gradients);
@@ -302,7 +329,7 @@ impl<L: Layer> Cell for LayerCell<L> {
         let seeds = ends.iter().zip(&all).filter(|(end, _)| end.is_tracked());
         let seed = seeds
             .filter_map(|(end, gradient)| end.seed(gradient.as_deref()?))
-            .chain(loss.filter(Tensor::is_tracked))
+            .chain(loss.filter(Tensor::is_tracked).map(|loss| scaled(loss, scale)))
             .reduce(|sum, seed| sum + seed);
         // The ends hold the graph; backward consumes it.
         drop(ends);
@@ -321,10 +348,12 @@ impl<L: Layer> Cell for LayerCell<L> {
         Ok(Backwarded { inputs, popped: popped.collect() })
     }
 
-    fn complete(&mut self, with_carried: bool) {
+    fn complete(&mut self, carried: Option<f64>) {
         let step = self.gradients.grads();
-        self.complete = match (&self.module, &self.carried) {
-            (Some(module), Some(carried)) if with_carried => gradients::add(module, carried, step),
+        self.complete = match (&self.module, &self.carried, carried) {
+            (Some(module), Some(carried), Some(factor)) => {
+                gradients::add(module, (carried, factor), step)
+            }
             _ => step,
         };
     }

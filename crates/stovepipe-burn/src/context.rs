@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use burn::tensor::{DType, Device, FloatDType, Tensor};
+use burn::tensor::{Device, FloatDType, Tensor};
 
 use crate::Boundary;
 use crate::batch_norm::Observation;
 use crate::boundary::{from_parts, into_packet};
 use crate::part::Packet;
+use crate::precision;
 use crate::random::Draw;
 
 /// Why a layer's forward runs.
@@ -42,6 +43,8 @@ pub struct Context<'a> {
     /// What it stashed.
     pub(crate) stashed: Skipped,
     side: Side<'a>,
+    /// The type of floats that the layer computes in, if it was set.
+    pub(crate) compute: Option<FloatDType>,
 }
 
 /// Values on skip connections by name.
@@ -76,6 +79,7 @@ impl<'a> Context<'a> {
             popped: Skipped::new(),
             stashed: Skipped::new(),
             side: Side::default(),
+            compute: None,
         }
     }
 
@@ -205,7 +209,7 @@ impl<'a> Context<'a> {
     /// of the micro-batch, in the unit of the loss's own sum: the weight of the whole mini-batch divides
     /// both. In evaluation it is reported beside the loss; a recomputation doesn't count it again.
     pub fn add_loss(&mut self, sum: Tensor<1>) {
-        self.losses.push(sum);
+        self.losses.push(precision::widen(sum));
     }
 
     /// The part for this micro-batch of a value that the step was given under this name with
@@ -230,9 +234,15 @@ impl<'a> Context<'a> {
             Some(device) => packet.settle(device),
             None => packet,
         };
-        let parts = settled.into_values().into_iter().map(|part| match self.phase {
-            Phase::Evaluate => part,
-            Phase::Train | Phase::Recompute => part.track(),
+        let parts = settled.into_values().into_iter().map(|part| {
+            let part = match self.compute {
+                Some(dtype) => part.cast(dtype),
+                None => part,
+            };
+            match self.phase {
+                Phase::Evaluate => part,
+                Phase::Train | Phase::Recompute => part.track(),
+            }
         });
         match from_parts(parts.collect()) {
             Ok(value) => value,
@@ -323,8 +333,6 @@ impl<'a> Context<'a> {
 
 /// Constants of the type of `like`, and with autodiff where it has it.
 fn typed_as<const D: usize>(constants: Tensor<D>, like: &Tensor<D>) -> Tensor<D> {
-    let dtype = like.dtype();
-    let constants =
-        if dtype == DType::F32 { constants } else { constants.cast(FloatDType::from(dtype)) };
+    let constants = precision::cast(constants, like.dtype());
     if like.device().is_autodiff() { Tensor::from_inner(constants) } else { constants }
 }

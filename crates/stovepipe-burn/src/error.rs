@@ -101,6 +101,24 @@ pub enum BuildError {
         /// The limit.
         limit: f64,
     },
+    /// The loss can't be multiplied by that.
+    #[error(
+        "the loss can't be scaled by {scale}: give a finite number above 0, best a power of two"
+    )]
+    LossScale {
+        /// The scale.
+        scale: f64,
+    },
+    /// A device can't compute in the type that was asked for.
+    #[error(
+        "{device} doesn't compute in {dtype:?}: ask for another type with `.compute_dtype(…)`, or leave it out"
+    )]
+    ComputeDtype {
+        /// The type.
+        dtype: burn::tensor::FloatDType,
+        /// The device.
+        device: String,
+    },
     /// The schedule places stages otherwise than the pipeline can.
     #[error("the schedule `{schedule}` doesn't fit: {reason}")]
     Schedule {
@@ -185,8 +203,8 @@ pub enum StageError {
     },
     /// Gradients that are to be clipped aren't finite.
     #[error(
-        "the norm of the gradient is {norm}: nothing is updated; lower the learning rate, or look for a \
-         loss or layer that overflows"
+        "the norm of the gradient is {norm}: nothing is updated; lower the learning rate, look for a loss or \
+         layer that overflows, or skip such updates with `.loss_scaling(…)`"
     )]
     Norm {
         /// The norm.

@@ -7,6 +7,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Tensor, TensorData};
 
 use crate::cell::track_path;
+use crate::precision::{widen, widened};
 
 /// How gradients are kept from growing too large.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -32,6 +33,8 @@ impl Clipping {
 pub(crate) struct Averaging {
     /// What the sums are divided by.
     pub(crate) weight: f64,
+    /// And what the loss was multiplied by.
+    pub(crate) scale: f64,
     /// What the means are multiplied by, if by anything.
     pub(crate) factor: Option<f64>,
     /// Between what and minus what they are kept then.
@@ -41,7 +44,7 @@ pub(crate) struct Averaging {
 impl Averaging {
     /// The mean alone.
     pub(crate) fn mean(weight: f64) -> Self {
-        Self { weight, factor: None, limit: None }
+        Self { weight, scale: 1.0, factor: None, limit: None }
     }
 
     /// Clipped, if asked for; `norm` is that of the mean gradient.
@@ -57,14 +60,17 @@ impl Averaging {
     }
 
     fn of<const D: usize>(&self, sum: Tensor<D>) -> Tensor<D> {
-        let mut gradient = sum.div_scalar(self.weight);
-        if let Some(factor) = self.factor {
-            gradient = gradient.mul_scalar(factor);
-        }
-        match self.limit {
-            Some(limit) => gradient.clamp(-limit, limit),
-            None => gradient,
-        }
+        // The divisor may be too large for 16 bits.
+        widened(sum, |sum| {
+            let mut gradient = sum.div_scalar(self.weight * self.scale);
+            if let Some(factor) = self.factor {
+                gradient = gradient.mul_scalar(factor);
+            }
+            match self.limit {
+                Some(limit) => gradient.clamp(-limit, limit),
+                None => gradient,
+            }
+        })
     }
 }
 
@@ -93,19 +99,20 @@ impl ModuleVisitor for Average<'_> {
     }
 }
 
-/// Adds one module's gradients to others, in the order `earlier + later`.
+/// Adds one module's gradients to others, which are multiplied by a factor, in the order `earlier + later`.
 pub(crate) fn add<M: Module>(
     module: &M,
-    earlier: &GradientsParams,
+    (earlier, factor): (&GradientsParams, f64),
     later: GradientsParams,
 ) -> GradientsParams {
-    let mut add = Add { earlier, later, sums: GradientsParams::new() };
+    let mut add = Add { earlier, factor, later, sums: GradientsParams::new() };
     module.visit(&mut add);
     add.sums
 }
 
 struct Add<'a> {
     earlier: &'a GradientsParams,
+    factor: f64,
     later: GradientsParams,
     sums: GradientsParams,
 }
@@ -116,7 +123,10 @@ impl ModuleVisitor for Add<'_> {
         if self.sums.get::<D>(param.id).is_some() {
             return;
         }
-        let earlier = self.earlier.get::<D>(param.id);
+        let earlier = self.earlier.get::<D>(param.id).map(|earlier| match self.factor {
+            1.0 => earlier,
+            factor => earlier.mul_scalar(factor),
+        });
         let sum = match (earlier, self.later.remove::<D>(param.id)) {
             (Some(earlier), Some(later)) => earlier + later,
             (Some(one), None) | (None, Some(one)) => one,
@@ -160,7 +170,7 @@ impl ModuleVisitor for SquaredNorm<'_> {
             return;
         }
         if let Some(gradient) = self.gradients.get::<D>(param.id) {
-            self.parts.push(gradient.powi_scalar(2).sum());
+            self.parts.push(widen(gradient).powi_scalar(2).sum());
         }
     }
 }

@@ -22,6 +22,7 @@ mod layer;
 mod loss;
 mod part;
 mod pipeline;
+mod precision;
 mod profile;
 mod profiling;
 mod random;
@@ -47,6 +48,7 @@ pub use loss::{
 };
 pub use part::Packet;
 pub use pipeline::{Accumulation, Evaluation, Gradients, Pipeline, StageSummary, Step};
+pub use precision::LossScaling;
 pub use profiling::Profiling;
 pub use sequential::Sequential;
 pub use split::micro_batch_ranges;

@@ -5,7 +5,7 @@ use burn::tensor::{Int, Tensor, activation::log_softmax};
 use crate::Boundary;
 use crate::StageError;
 use crate::boundary::from_parts;
-use crate::part::{Packet, Part, copied};
+use crate::part::{Packet, Part};
 
 /// The loss of one micro-batch, not yet averaged.
 #[derive(Debug, Clone)]
@@ -260,6 +260,16 @@ pub(crate) fn erase<O: Boundary, T: Boundary>(loss: impl Loss<O, T>) -> Box<Eras
     })
 }
 
+/// Outputs as losses and metrics take them: in at least 32 bits, or sums over many samples lose them.
+pub(crate) fn widened(outputs: &[Box<dyn Part>]) -> Vec<Box<dyn Part>> {
+    outputs.iter().map(|part| part.clone_box().widen()).collect()
+}
+
+/// A loss multiplied by `scale`.
+pub(crate) fn scaled(loss: Tensor<1>, scale: f64) -> Tensor<1> {
+    if scale == 1.0 { loss } else { loss.mul_scalar(scale) }
+}
+
 /// The loss of a micro-batch whose backward hasn't run.
 pub(crate) struct LossTape {
     leaves: Vec<Box<dyn Part>>,
@@ -274,16 +284,16 @@ impl LossTape {
         target: Packet,
     ) -> Result<(Self, LossSum), StageError> {
         let leaves: Vec<Box<dyn Part>> = outputs.into_iter().map(|part| part.leaf()).collect();
-        let result = loss(copied(&leaves), target)?;
+        let result = loss(widened(&leaves), target)?;
         Ok((Self { leaves, sum: result.sum.clone() }, result))
     }
 
-    /// The gradients of the outputs; none where the loss doesn't depend on one.
-    pub(crate) fn backward(self) -> Vec<Option<Box<dyn Part>>> {
+    /// The gradients of the outputs, for a loss multiplied by `scale`; none where it doesn't depend on one.
+    pub(crate) fn backward(self, scale: f64) -> Vec<Option<Box<dyn Part>>> {
         if !self.sum.is_tracked() {
             return self.leaves.iter().map(|_| None).collect();
         }
-        let mut gradients = self.sum.backward();
+        let mut gradients = scaled(self.sum, scale).backward();
         self.leaves.iter().map(|leaf| leaf.take_gradient(&mut gradients)).collect()
     }
 }

@@ -5,7 +5,9 @@ use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 
-use burn::tensor::{Bool, Device, Gradients, Int, Tensor};
+use burn::tensor::{Bool, Device, FloatDType, Gradients, Int, Tensor};
+
+use crate::precision;
 
 /// One tensor of a boundary value, its rank and kind erased.
 pub(crate) trait Part: Any + Send + Sync {
@@ -20,6 +22,10 @@ pub(crate) trait Part: Any + Send + Sync {
     /// Off the tape and contiguous, on `device` or where it is: how every value crosses a layer
     /// boundary.
     fn settle(self: Box<Self>, device: Option<&Device>) -> Box<dyn Part>;
+    /// In another type if it is a float tensor.
+    fn cast(self: Box<Self>, dtype: FloatDType) -> Box<dyn Part>;
+    /// In at least 32 bits if it is a float tensor.
+    fn widen(self: Box<Self>) -> Box<dyn Part>;
     /// With autodiff on, without a gradient of its own.
     fn track(self: Box<Self>) -> Box<dyn Part>;
     /// With autodiff on, as a leaf whose gradient is kept if it is a float tensor.
@@ -110,6 +116,14 @@ macro_rules! common {
 impl<const D: usize> Part for Tensor<D> {
     common!("");
 
+    fn cast(self: Box<Self>, dtype: FloatDType) -> Box<dyn Part> {
+        Box::new(precision::cast(*self, dtype))
+    }
+
+    fn widen(self: Box<Self>) -> Box<dyn Part> {
+        Box::new(precision::widen(*self))
+    }
+
     fn leaf(self: Box<Self>) -> Box<dyn Part> {
         Box::new(Tensor::from_inner(*self).require_grad())
     }
@@ -120,7 +134,8 @@ impl<const D: usize> Part for Tensor<D> {
 
     fn seed(&self, gradient: &dyn Part) -> Option<Tensor<1>> {
         let gradient = gradient.as_any().downcast_ref::<Self>()?;
-        Some((self.clone() * Tensor::from_inner(gradient.clone())).sum())
+        // Seeds of several types are added to each other, and to what layers add to the loss.
+        Some(precision::widen((self.clone() * Tensor::from_inner(gradient.clone())).sum()))
     }
 
     fn take_gradient(&self, gradients: &mut Gradients) -> Option<Box<dyn Part>> {
@@ -133,6 +148,14 @@ macro_rules! untracked_part {
     ($kind:ty, $name:literal) => {
         impl<const D: usize> Part for Tensor<D, $kind> {
             common!($name);
+
+            fn cast(self: Box<Self>, _: FloatDType) -> Box<dyn Part> {
+                self
+            }
+
+            fn widen(self: Box<Self>) -> Box<dyn Part> {
+                self
+            }
 
             fn leaf(self: Box<Self>) -> Box<dyn Part> {
                 self.track()
@@ -185,6 +208,14 @@ impl Part for Absent {
     }
 
     fn settle(self: Box<Self>, _: Option<&Device>) -> Box<dyn Part> {
+        self
+    }
+
+    fn cast(self: Box<Self>, _: FloatDType) -> Box<dyn Part> {
+        self
+    }
+
+    fn widen(self: Box<Self>) -> Box<dyn Part> {
         self
     }
 

@@ -16,6 +16,7 @@ use stovepipe_schedule::{
 
 use crate::boundary::{from_parts, into_packet};
 use crate::part::Packet;
+use crate::precision::Scaler;
 use crate::replay::Unreplayable;
 use crate::report::{Report, added_by_layers, mean, mean_of, metrics_of, norm_of};
 use crate::stage::{Batch, BurnStage, StageOutput, Task};
@@ -36,11 +37,16 @@ pub struct Step {
     pub added_loss: f64,
     /// The mean of each [metric](crate::Builder::metric).
     pub metrics: BTreeMap<String, f64>,
-    /// The norm of the mean gradient before it was clipped, where it is clipped by its norm. Mini-batches
-    /// accumulated before count too.
+    /// The norm of the mean gradient before it was clipped, where it is clipped by its norm or the loss is
+    /// scaled. Mini-batches accumulated before count too.
     pub gradient_norm: Option<f64>,
     /// The base learning rate of the update.
     pub learning_rate: f64,
+    /// What the loss was multiplied by for the backward: see
+    /// [`Builder::loss_scaling`](crate::Builder::loss_scaling).
+    pub loss_scale: f64,
+    /// Whether there was no update because a gradient wasn't finite.
+    pub skipped: bool,
     /// How many micro-batches there were: fewer than asked for if the batch had fewer samples.
     pub micro_batches: usize,
     /// When every action ran, in seconds.
@@ -55,6 +61,9 @@ pub struct Accumulation {
     pub loss: f64,
     /// What the mean was over: the sum of the loss's weights.
     pub weight: f64,
+    /// Whether the gradients were forgotten because one wasn't finite, which only
+    /// [loss scaling](crate::Builder::loss_scaling) allows. What was accumulated before is kept.
+    pub skipped: bool,
     /// When every action ran, in seconds.
     pub timeline: Timeline,
 }
@@ -207,6 +216,7 @@ pub struct Pipeline<I = NoLoss, O = NoLoss, T = NoLoss> {
     pub(crate) updates: u64,
     /// The weight of what was accumulated since the last update.
     pub(crate) carried_weight: f64,
+    pub(crate) scaler: Option<Scaler>,
     pub(crate) metric_names: Vec<String>,
     pub(crate) ties: Arc<[Tie]>,
     /// Side inputs of the next call.
@@ -240,20 +250,31 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         let learning_rate = rate.base();
         let batch = self.batch(Task::Train(rate), input, Some(into_packet(target)))?;
         let micro_batches = batch.inputs.len();
+        let loss_scale = batch.scale;
         let report = self.run(Mode::Training, batch)?;
-        self.rates = rates;
-        self.updates += 1;
         let reports = Report::decode_all(&report.reports).map_err(refused)?;
         let (sum, weight) = mean_of(&reports);
-        let carried = std::mem::take(&mut self.carried_weight);
         let tied_squares = ties::squared_norm(&ties::sums(&self.ties, &reports));
+        let total = (self.carried_weight + weight) * loss_scale;
+        let gradient_norm = norm_of(&reports, tied_squares, total);
+        let skipped = self.rescale(gradient_norm);
+        if !skipped {
+            self.rates = rates;
+            self.updates += 1;
+            self.carried_weight = 0.0;
+            if let Some(scaler) = &mut self.scaler {
+                scaler.updated();
+            }
+        }
         Ok(Step {
             loss: mean(sum, weight),
             weight,
             added_loss: mean(added_by_layers(&reports), weight),
             metrics: metrics_of(&reports, &self.metric_names),
-            gradient_norm: norm_of(&reports, tied_squares, carried + weight),
+            gradient_norm,
             learning_rate,
+            loss_scale,
+            skipped,
             micro_batches,
             timeline: report.timeline,
         })
@@ -269,10 +290,26 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
     pub fn accumulate(&mut self, input: I, target: T) -> Result<Accumulation, TrainError> {
         let batch = self.batch(Task::Accumulate, input, Some(into_packet(target)))?;
         let report = self.run(Mode::Training, batch)?;
-        self.updates += 1;
-        let (sum, weight) = losses_of(&report.reports)?;
-        self.carried_weight += weight;
-        Ok(Accumulation { loss: mean(sum, weight), weight, timeline: report.timeline })
+        let reports = Report::decode_all(&report.reports).map_err(refused)?;
+        let (sum, weight) = mean_of(&reports);
+        let skipped = self.rescale(norm_of(&reports, 0.0, 1.0));
+        if !skipped {
+            self.updates += 1;
+            self.carried_weight += weight;
+        }
+        Ok(Accumulation { loss: mean(sum, weight), weight, skipped, timeline: report.timeline })
+    }
+
+    /// Whether the stages have skipped the update, by the norm that they saw; the loss is scaled less then.
+    fn rescale(&mut self, norm: Option<f64>) -> bool {
+        let overflowed = norm.is_some_and(|norm| !norm.is_finite());
+        match &mut self.scaler {
+            Some(scaler) if overflowed => {
+                scaler.overflowed();
+                true
+            }
+            _ => false,
+        }
     }
 
     /// The loss of one mini-batch and its gradients, without an update. Neither accumulated nor clipped.
@@ -425,6 +462,7 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         Ok(Arc::new(Batch {
             task,
             updates: self.updates,
+            scale: self.scaler.map_or(1.0, |scaler| scaler.scale),
             side: ranges
                 .iter()
                 .map(|range| {

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use burn::lr_scheduler::module_lr_scheduler::{ModuleLearningRate, ModuleLrScheduler};
 use burn::optim::{ModuleOptimizer, SgdConfig};
-use burn::tensor::Device;
+use burn::tensor::{Device, FloatDType};
 use stovepipe_runtime::Host;
 use stovepipe_tune::{LayerProfile, Measurement, Profile, Time};
 
@@ -75,6 +75,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
             device,
             seed: self.seed,
             optimizer,
+            compute: self.compute_dtype,
             rate,
             stage_updates,
             side,
@@ -108,6 +109,7 @@ struct Bench<'a> {
     device: Device,
     seed: u64,
     optimizer: ModuleOptimizer,
+    compute: Option<FloatDType>,
     rate: ModuleLearningRate,
     stage_updates: bool,
     side: Vec<BTreeMap<String, Packet>>,
@@ -135,8 +137,12 @@ impl Bench<'_> {
         start: Start,
         loss: LossAndTargets,
     ) -> Result<(Vec<LayerProfile>, Start), ProfileError> {
-        let context =
-            MakeContext { seed: self.seed, device: &self.device, optimizer: &self.optimizer };
+        let context = MakeContext {
+            seed: self.seed,
+            device: &self.device,
+            optimizer: &self.optimizer,
+            compute: self.compute,
+        };
         let subject = || Subject {
             cells: blueprints.iter().map(|blueprint| (blueprint.make)(&context)).collect(),
             device: self.device.clone(),
@@ -330,14 +336,14 @@ impl Subject {
         self.run(self.inputs.len() - 1)?;
         let mut optimizer_bytes = Vec::with_capacity(layers);
         for cell in &mut self.cells {
-            cell.complete(false);
+            cell.complete(None);
             cell.stage_update(rate, Averaging::mean(1.0))?;
             optimizer_bytes.push(cell.staged_state_bytes());
             cell.abandon();
         }
         self.run(self.inputs.len() - 1)?;
         for cell in &mut self.cells {
-            cell.complete(false);
+            cell.complete(None);
         }
         let of_host = |data: std::collections::BTreeMap<_, burn::tensor::TensorData>| {
             data.values().map(|data| data.as_bytes().len() as u64).sum()
@@ -366,7 +372,7 @@ impl Subject {
             self.run(self.inputs.len() - 1)?;
             for (cell, seconds) in self.cells.iter_mut().zip(&mut updates) {
                 let start = Instant::now();
-                cell.complete(false);
+                cell.complete(None);
                 if self.stage_updates {
                     cell.stage_update(rate, Averaging::mean(1.0))?;
                 }
@@ -398,9 +404,9 @@ impl Subject {
             }
             let start = Instant::now();
             if let Some(loss) = loss.take() {
-                gradients = loss.backward();
+                gradients = loss.backward(1.0);
             }
-            let done = cell.backward(tape, gradients, stashed)?;
+            let done = cell.backward(tape, gradients, stashed, 1.0)?;
             sync(&self.device)?;
             backward.push(start.elapsed().as_secs_f64());
             gradients = done.inputs;

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, FloatDType, Tensor};
 
 use crate::cell::{Cell, LayerCell};
 use crate::layer::{Apply, Named, Stateless};
@@ -33,6 +33,8 @@ pub(crate) struct MakeContext<'a> {
     pub(crate) seed: u64,
     pub(crate) device: &'a Device,
     pub(crate) optimizer: &'a burn::optim::ModuleOptimizer,
+    /// What forwards compute in, if not in the parameters' own type.
+    pub(crate) compute: Option<FloatDType>,
 }
 
 /// One layer of a model that hasn't been built yet.
@@ -123,7 +125,8 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
             let module = init::initialize(context.seed, &layer_name, context.device, |host| {
                 Named::new(Arc::clone(&layer_name), init(host))
             });
-            Box::new(LayerCell::new(Arc::clone(&layer_name), module, context.optimizer.clone()))
+            let (name, optimizer) = (Arc::clone(&layer_name), context.optimizer.clone());
+            Box::new(LayerCell::new(name, module, optimizer, context.compute))
         });
         self.layers.push(Blueprint { name, make, look });
         Sequential { layers: self.layers, ties: self.ties, types: PhantomData }

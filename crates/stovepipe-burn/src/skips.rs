@@ -1,12 +1,14 @@
 //! Skip connections: which layer stashes what for which later layer, and along which edges it travels once
 //! the layers are cut into stages.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
+use burn::tensor::Device;
 use stovepipe_partition::Partition;
 use stovepipe_schedule::{Edge, Edges, PlanError, Stage};
 
 use crate::BuildError;
+use crate::part::Packet;
 use crate::sequential::{Blueprint, Size};
 
 /// A value that leaves the chain at one layer and comes back at another.
@@ -81,4 +83,44 @@ impl Routes {
             outgoing: edges.outgoing(stage).map(along).collect(),
         }
     }
+}
+
+/// Values of one micro-batch or their gradients on skip connections, by micro-batch and name.
+pub(crate) type Skips = HashMap<(usize, String), Packet>;
+
+/// Takes apart what came along the edges: returns what the chain's edge, which stands at `chain`, brought
+/// for the chain itself, and sorts in what it and the others brought for skips.
+pub(crate) fn unpack(
+    m: usize,
+    packets: Vec<Packet>,
+    routes: Vec<Vec<String>>,
+    chain: usize,
+    device: &Device,
+    skips: &mut Skips,
+) -> Option<Packet> {
+    let mut own = None;
+    for (edge, (names, packet)) in routes.into_iter().zip(packets).enumerate() {
+        let mut sections = packet.split().into_iter().map(|section| section.settle(device));
+        if edge == chain {
+            own = sections.next();
+        }
+        skips.extend(names.into_iter().map(|name| (m, name)).zip(sections));
+    }
+    own
+}
+
+/// Puts together what goes along the edges, the other way round.
+pub(crate) fn pack(
+    m: usize,
+    mut own: Option<Packet>,
+    routes: Vec<Vec<String>>,
+    chain: usize,
+    skips: &mut Skips,
+) -> Vec<Packet> {
+    let mut pack = |(edge, names): (usize, Vec<String>)| {
+        let own = if edge == chain { own.take() } else { None };
+        let skipped = names.into_iter().filter_map(|name| skips.remove(&(m, name)));
+        Packet::join(own.into_iter().chain(skipped).collect())
+    };
+    routes.into_iter().enumerate().map(&mut pack).collect()
 }

@@ -14,10 +14,10 @@ use crate::batch_norm::{self, Observation};
 use crate::cell::{Backwarded, Cell, Forward, Forwarded, Tape};
 use crate::context::{Place, Side, Skipped};
 use crate::gradients::{Averaging, Clipping};
-use crate::loss::{ErasedLoss, LossTape, Weight};
+use crate::loss::{ErasedLoss, LossTape, Weight, widened};
 use crate::part::{Packet, Part, copied};
 use crate::report::{Report, mean_of, norm_of};
-use crate::skips::Routes;
+use crate::skips::{Routes, Skips, pack, unpack};
 use crate::ties::{self, Tie};
 use crate::{Backend, Context, LossSum, Phase, StageError};
 
@@ -41,6 +41,8 @@ pub(crate) struct Batch {
     pub(crate) task: Task,
     /// Updates made before this step.
     pub(crate) updates: u64,
+    /// What the loss is multiplied by for the backward.
+    pub(crate) scale: f64,
     pub(crate) samples: Vec<Range<usize>>,
     pub(crate) inputs: Vec<Packet>,
     /// Empty where no loss is computed.
@@ -80,6 +82,8 @@ struct Running {
     predictions: BTreeMap<usize, Packet>,
     /// How gradients are averaged, once that is known.
     averaging: Averaging,
+    /// Whether they aren't finite and are to be forgotten.
+    overflowed: bool,
     gradients: BTreeMap<String, TensorData>,
 }
 
@@ -93,8 +97,9 @@ pub(crate) struct BurnStage {
     routes: Routes,
     /// Its first layer's number in the model.
     first_layer: usize,
-    /// The weight of the steps since the last update.
+    /// The weight of the steps since the last update, and the scale of their gradients.
     carried_weight: f64,
+    carried_scale: f64,
     running: Option<Running>,
 }
 
@@ -105,6 +110,8 @@ pub(crate) struct Common {
     pub(crate) stage_updates: bool,
     pub(crate) seed: u64,
     pub(crate) clipping: Option<Clipping>,
+    /// Whether gradients that aren't finite make a step that is skipped instead of an error.
+    pub(crate) skips_overflows: bool,
     pub(crate) metrics: Arc<[Box<ErasedLoss>]>,
     pub(crate) ties: Arc<[Tie]>,
 }
@@ -139,6 +146,7 @@ impl BurnStage {
             routes,
             first_layer,
             carried_weight: 0.0,
+            carried_scale: 1.0,
             running: None,
         }
     }
@@ -228,11 +236,12 @@ impl BurnStage {
         let loss = self.loss.clone().ok_or(StageError::NoTarget)?;
         let metrics = Arc::clone(&self.common.metrics);
         let device = self.device.clone();
+        let wide = widened(&outputs);
         let running = self.running()?;
         let target = running.batch.targets.get(m).cloned().ok_or(StageError::NoTarget)?;
         let target = target.settle(&device);
         for (number, metric) in metrics.iter().enumerate() {
-            let LossSum { sum, weight } = metric(copied(&outputs), target.clone())?;
+            let LossSum { sum, weight } = metric(copied(&wide), target.clone())?;
             running.metrics.insert((number, m), (sum, weight));
         }
         let result = if taped {
@@ -240,7 +249,7 @@ impl BurnStage {
             running.loss_tapes.insert(m, tape);
             result
         } else {
-            loss(outputs, target)?
+            loss(wide, target)?
         };
         let sum = if taped { result.sum.inner() } else { result.sum };
         running.losses.insert(m, (sum, result.weight.inner()));
@@ -308,46 +317,6 @@ impl BurnStage {
     }
 }
 
-/// Values of one micro-batch or their gradients on skip connections, by micro-batch and name.
-type Skips = HashMap<(usize, String), Packet>;
-
-/// Takes apart what came along the edges: returns what the chain's edge, which stands at `chain`, brought
-/// for the chain itself, and sorts in what it and the others brought for skips.
-fn unpack(
-    m: usize,
-    packets: Vec<Packet>,
-    routes: Vec<Vec<String>>,
-    chain: usize,
-    device: &Device,
-    skips: &mut Skips,
-) -> Option<Packet> {
-    let mut own = None;
-    for (edge, (names, packet)) in routes.into_iter().zip(packets).enumerate() {
-        let mut sections = packet.split().into_iter().map(|section| section.settle(device));
-        if edge == chain {
-            own = sections.next();
-        }
-        skips.extend(names.into_iter().map(|name| (m, name)).zip(sections));
-    }
-    own
-}
-
-/// Puts together what goes along the edges, the other way round.
-fn pack(
-    m: usize,
-    mut own: Option<Packet>,
-    routes: Vec<Vec<String>>,
-    chain: usize,
-    skips: &mut Skips,
-) -> Vec<Packet> {
-    let mut pack = |(edge, names): (usize, Vec<String>)| {
-        let own = if edge == chain { own.take() } else { None };
-        let skipped = names.into_iter().filter_map(|name| skips.remove(&(m, name)));
-        Packet::join(own.into_iter().chain(skipped).collect())
-    };
-    routes.into_iter().enumerate().map(&mut pack).collect()
-}
-
 impl StageCompute for BurnStage {
     type Value = Packet;
     type Input = Batch;
@@ -368,6 +337,7 @@ impl StageCompute for BurnStage {
             metrics: BTreeMap::new(),
             predictions: BTreeMap::new(),
             averaging: Averaging::mean(1.0),
+            overflowed: false,
             gradients: BTreeMap::new(),
         });
         Ok(())
@@ -411,7 +381,7 @@ impl StageCompute for BurnStage {
             if self.is_last {
                 match batch.task {
                     Task::Predict => {
-                        let output = Packet::of(std::mem::take(&mut values));
+                        let output = Packet::of(widened(&std::mem::take(&mut values)));
                         self.running()?.predictions.insert(m, output);
                     }
                     _ => self.run_loss(m, std::mem::take(&mut values), false)?,
@@ -443,10 +413,11 @@ impl StageCompute for BurnStage {
     ) -> Result<Vec<Packet>, StageError> {
         let m = micro_batch.index();
         let last = self.layers.len() - 1;
+        let scale = self.running()?.batch.scale;
         self.ensure_tape(m, last, retention)?;
         let mut flowing = if self.is_last {
             let tape = self.running()?.loss_tapes.remove(&m);
-            tape.ok_or_else(|| self.missing(last))?.backward()
+            tape.ok_or_else(|| self.missing(last))?.backward(scale)
         } else {
             let (routes, device) = (self.routes.outgoing.clone(), self.device.clone());
             let gradient =
@@ -464,7 +435,7 @@ impl StageCompute for BurnStage {
                 stashed.extend(gradient.map(|gradient| (name.clone(), gradient)));
             }
             let Backwarded { inputs, popped } =
-                self.layers[layer].backward(tape, flowing, stashed)?;
+                self.layers[layer].backward(tape, flowing, stashed, scale)?;
             let running = self.running()?;
             for (name, gradient) in popped {
                 running.skipped.remove(&(m, name.clone()));
@@ -480,20 +451,24 @@ impl StageCompute for BurnStage {
     }
 
     fn finish(&mut self) -> Result<Vec<u8>, StageError> {
-        let task = self.running()?.batch.task.clone();
+        let batch = Arc::clone(&self.running()?.batch);
+        let task = &batch.task;
+        let keeps = matches!(task, Task::Train(_) | Task::Accumulate);
+        // Those that were carried over may have been made at another scale.
+        let carried = keeps.then_some(batch.scale / self.carried_scale);
         for layer in &mut self.layers {
-            layer.complete(matches!(task, Task::Train(_) | Task::Accumulate));
+            layer.complete(carried);
         }
-        let squared_norms = match (&task, self.common.clipping) {
-            (Task::Train(_), Some(Clipping::Norm(_))) => {
-                let tied = self.common.tied_paths(true);
-                self.layers.iter().map(|layer| layer.squared_norm(&tied)).collect()
-            }
-            // What isn't finite must not be kept for the next update.
-            (Task::Accumulate, Some(Clipping::Norm(_))) => {
-                self.layers.iter().map(|layer| layer.squared_norm(&HashSet::new())).collect()
-            }
-            _ => Vec::new(),
+        let clips = matches!(self.common.clipping, Some(Clipping::Norm(_)));
+        let squared_norms = if keeps && (clips || self.common.skips_overflows) {
+            // What isn't finite must not be kept for the next update either.
+            let apart = match task {
+                Task::Train(_) => self.common.tied_paths(true),
+                _ => HashSet::new(),
+            };
+            self.layers.iter().map(|layer| layer.squared_norm(&apart)).collect()
+        } else {
+            Vec::new()
         };
         let mut tied = Vec::new();
         if matches!(task, Task::Train(_) | Task::Gradients) {
@@ -532,10 +507,17 @@ impl StageCompute for BurnStage {
         // Of the sums: a mini-batch that is accumulated may weigh nothing.
         let norm = norm_of(&reports, ties::squared_norm(&sums), 1.0);
         if let Some(norm) = norm.filter(|norm| !norm.is_finite()) {
-            return Err(StageError::Norm { norm });
+            // All stages see the same norm, and so does the pipeline.
+            self.running()?.overflowed = true;
+            return match self.common.skips_overflows {
+                true => Ok(()),
+                false => Err(StageError::Norm { norm }),
+            };
         }
         let clipping = self.common.clipping.filter(|_| updates);
-        let averaging = Averaging::clipped(weight, clipping, norm.map(|norm| norm / weight));
+        let norm = norm.map(|norm| norm / (weight * batch.scale));
+        let averaging =
+            Averaging { scale: batch.scale, ..Averaging::clipped(weight, clipping, norm) };
         self.running()?.averaging = averaging;
         if let (Task::Train(rate), true) = (&batch.task, self.common.stage_updates) {
             for layer in &mut self.layers {
@@ -547,18 +529,23 @@ impl StageCompute for BurnStage {
 
     fn commit(&mut self) -> Result<(), StageError> {
         let running = self.running()?;
+        if running.overflowed {
+            self.layers.iter_mut().for_each(|layer| layer.abandon());
+            return Ok(());
+        }
         let (averaging, batch) = (running.averaging, Arc::clone(&running.batch));
         match &batch.task {
             Task::Train(rate) => {
                 for layer in &mut self.layers {
                     layer.commit(rate, averaging)?;
                 }
-                self.carried_weight = 0.0;
+                (self.carried_weight, self.carried_scale) = (0.0, 1.0);
                 self.commit_observed()?;
             }
             Task::Accumulate => {
                 self.layers.iter_mut().for_each(|layer| layer.carry());
                 self.carried_weight += averaging.weight;
+                self.carried_scale = averaging.scale;
                 self.commit_observed()?;
             }
             Task::Gradients => {

@@ -1,0 +1,155 @@
+//! Floats of fewer bits: the type that layers compute in beside that of their parameters, and the scale of
+//! the loss that keeps small gradients from vanishing there.
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{DType, Device, FloatDType, Tensor};
+
+use crate::BuildError;
+
+/// Multiplies the loss before the backward and divides the gradients by the same number after it, so that
+/// what is small doesn't vanish in 16 bits (Micikevicius et al., arXiv 1710.03740).
+///
+/// If a gradient isn't finite then on any stage, no stage updates, and the step says that it was
+/// [skipped](crate::Step::skipped): parameters, optimizer states, running statistics, learning rates and the
+/// number of the step stay, as if the mini-batch had never come. Powers of two change no bit of what is in
+/// range.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct LossScaling {
+    initial: f64,
+    interval: Option<u64>,
+}
+
+impl LossScaling {
+    /// From 65536 on: doubled after 2000 updates in a row, halved for every one that is skipped.
+    #[must_use]
+    pub fn dynamic() -> Self {
+        Self { initial: 65536.0, interval: Some(2000) }
+    }
+
+    /// Always the same; 1 only looks out for gradients that aren't finite.
+    #[must_use]
+    pub fn fixed(scale: f64) -> Self {
+        Self { initial: scale, interval: None }
+    }
+
+    /// Begins with another scale.
+    #[must_use]
+    pub fn initial(self, scale: f64) -> Self {
+        Self { initial: scale, ..self }
+    }
+
+    /// Doubles the scale after so many updates in a row, at least 1; one that was
+    /// [fixed](Self::fixed) becomes dynamic.
+    #[must_use]
+    pub fn interval(self, updates: u64) -> Self {
+        Self { interval: Some(updates.max(1)), ..self }
+    }
+
+    pub(crate) fn scale(self) -> f64 {
+        self.initial
+    }
+}
+
+/// The scale as it stands.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Scaler {
+    pub(crate) scale: f64,
+    interval: Option<u64>,
+    /// Updates since it changed.
+    updates: u64,
+}
+
+impl Scaler {
+    pub(crate) fn new(scaling: LossScaling) -> Self {
+        Self { scale: scaling.initial, interval: scaling.interval, updates: 0 }
+    }
+
+    /// Follows an update.
+    pub(crate) fn updated(&mut self) {
+        self.updates += 1;
+        if self.interval == Some(self.updates) {
+            (self.scale, self.updates) = (self.scale * 2.0, 0);
+        }
+    }
+
+    /// Follows gradients that weren't finite.
+    pub(crate) fn overflowed(&mut self) {
+        tracing::debug!(scale = self.scale, "a gradient isn't finite: nothing is updated");
+        if self.interval.is_some() {
+            (self.scale, self.updates) = (self.scale / 2.0, 0);
+        }
+    }
+}
+
+/// Refuses a type that one of the devices can't compute in.
+pub(crate) fn supports(devices: &[Device], dtype: FloatDType) -> Result<(), BuildError> {
+    match devices.iter().find(|device| !device.supports_dtype(dtype)) {
+        Some(device) => Err(BuildError::ComputeDtype { dtype, device: format!("{device:?}") }),
+        None => Ok(()),
+    }
+}
+
+/// Whether floats of this type have 16 bits.
+fn is_half(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::BF16)
+}
+
+/// At least 32 bits.
+pub(crate) fn widen<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    if is_half(x.dtype()) { x.cast(FloatDType::F32) } else { x }
+}
+
+/// Computes with at least 32 bits, and returns the type that was given.
+pub(crate) fn widened<const D: usize>(
+    x: Tensor<D>,
+    compute: impl FnOnce(Tensor<D>) -> Tensor<D>,
+) -> Tensor<D> {
+    cast(compute(widen(x.clone())), x.dtype())
+}
+
+/// `x` in another type of float; anything else stays, such as quantized weights.
+pub(crate) fn cast<const D: usize>(x: Tensor<D>, dtype: impl Into<DType>) -> Tensor<D> {
+    let dtype = dtype.into();
+    if x.dtype() == dtype || !x.dtype().is_float() {
+        return x;
+    }
+    x.cast(FloatDType::from(dtype))
+}
+
+/// The module with its parameters cast; on the tape, so that gradients come back in the parameters' own type.
+pub(crate) fn cast_parameters<M: Module>(module: M, dtype: FloatDType) -> M {
+    module.map(&mut Cast(dtype))
+}
+
+struct Cast(FloatDType);
+
+impl ModuleMapper for Cast {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (id, value, mapper) = param.consume();
+        Param::from_mapped_value(id, cast(value, self.0), mapper)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scales_double_after_updates_in_a_row_and_halve_at_once() {
+        let mut scaler = Scaler::new(LossScaling::dynamic().initial(8.0).interval(2));
+        let mut seen = Vec::new();
+        for overflows in [false, true, false, false, false, false, true] {
+            if overflows {
+                scaler.overflowed()
+            } else {
+                scaler.updated()
+            }
+            seen.push(scaler.scale);
+        }
+        assert_eq!(seen, [8.0, 4.0, 4.0, 8.0, 8.0, 16.0, 8.0]);
+        let mut fixed = Scaler::new(LossScaling::fixed(3.0));
+        fixed.overflowed();
+        (0..5000).for_each(|_| fixed.updated());
+        assert_eq!(fixed.scale, 3.0);
+    }
+}
