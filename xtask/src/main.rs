@@ -48,6 +48,8 @@ enum Command {
 enum Benchmark {
     /// One stage against two.
     Stages,
+    /// What ranks allocate, against what is predicted of them, and what fits into a limit.
+    Memory,
     /// Steps against what the tuner predicts of them.
     Prediction,
     /// Steps with and without recomputation.
@@ -60,6 +62,7 @@ impl Benchmark {
     fn target(self) -> &'static str {
         match self {
             Self::Stages => "stages",
+            Self::Memory => "memory",
             Self::Prediction => "prediction",
             Self::Recomputation => "recomputation",
             Self::Tuning => "tuning",

@@ -11,17 +11,18 @@ use burn::tensor::FloatDType;
 use stovepipe_checkpoint::{CheckpointPolicy, Never};
 use stovepipe_partition::{Costs, Explicit, Minimax, Partitioner};
 use stovepipe_runtime::{RankSetup, Workers};
-use stovepipe_schedule::{GPipe, Mode, Schedule, Shape, Stage};
+use stovepipe_schedule::{GPipe, Mode, Rank, Schedule, Shape};
 use stovepipe_tune::{Choice, Configuration};
 
+use crate::assembly::Assembly;
 use crate::gradients::Clipping;
 use crate::loss::{ErasedLoss, erase};
-use crate::pipeline::{Course, StageSummary};
+use crate::pipeline::Course;
 use crate::precision::{Scaler, supports};
 use crate::replay::Unreplayable;
-use crate::sequential::{MakeContext, Size};
-use crate::skips::{Routes, edges_of, skips_of};
-use crate::stage::{BurnStage, Common};
+use crate::sequential::Size;
+use crate::skips::{edges_of, skips_of};
+use crate::stage::Common;
 use crate::ties::{Tie, ties_of};
 use crate::{Backend, Boundary, BuildError, Loss, LossScaling, NoLoss, Pipeline, Sequential};
 
@@ -324,6 +325,32 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
     ///
     /// [`BuildError`].
     pub fn build(self) -> Result<Pipeline<I, O, T>, BuildError> {
+        let mut assembly = self.assemble()?;
+        let ranks = Rank::first(assembly.course.shape.ranks);
+        let setups = ranks.map(|rank| {
+            let stages = assembly.stages(rank);
+            Ok(RankSetup { stages, host: assembly.common.backend.host(rank.index())? })
+        });
+        let setups = setups.collect::<Result<_, BuildError>>()?;
+        Ok(Pipeline {
+            workers: Workers::start(setups)?,
+            summaries: assembly.summaries(),
+            course: assembly.course,
+            programs: HashMap::new(),
+            rates: assembly.rates.unwrap_or_else(|| ModuleLrScheduler::new(0.0)),
+            updates: 0,
+            carried_weight: 0.0,
+            scaler: assembly.scaler,
+            metric_names: assembly.metric_names,
+            ties: assembly.common.ties,
+            side: BTreeMap::new(),
+            partition: assembly.partition,
+            types: PhantomData,
+        })
+    }
+
+    /// Checks the configuration and cuts the model; no layer is made yet.
+    pub(crate) fn assemble(self) -> Result<Assembly, BuildError> {
         self.model.check()?;
         let shape = self.shape()?;
         let missing = |what, method| BuildError::Missing { what, method };
@@ -361,7 +388,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             shape,
             layers: partition.sizes(),
             placement: Vec::new(),
-            edges: edges.clone(),
+            edges,
             unreplayable,
         };
         let plan = course.plan(shape.micro_batches)?;
@@ -395,79 +422,30 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         }
         // Never used unless the pipeline trains.
         let optimizer = self.optimizer.unwrap_or_else(|| SgdConfig::new().init());
-        let loss = self.loss;
         let (metric_names, metrics): (Vec<_>, Vec<_>) = self.metrics.into_iter().unzip();
-        let common = Common {
-            backend: Arc::clone(&backend),
-            stage_updates: self.stage_updates,
-            seed: self.seed,
-            clipping: self.clipping,
-            skips_overflows: self.loss_scaling.is_some(),
-            metrics: metrics.into(),
-            ties: Arc::clone(&ties),
-        };
-        let stages = shape.stages();
-        let mut layers = self.model.layers.into_iter();
-        let mut tied_values = BTreeMap::new();
-        let mut ranks: Vec<Vec<(Stage, BurnStage)>> =
-            (0..shape.ranks).map(|_| Vec::new()).collect();
-        let mut summaries = Vec::with_capacity(stages);
-        for stage in Stage::first(stages) {
-            let rank = course.placement[stage.index()];
-            let device = devices[rank.index() % devices.len()].clone();
-            let range = partition.range(stage.index());
-            let context = MakeContext {
-                seed: self.seed,
-                device: &device,
-                optimizer: &optimizer,
-                compute: self.compute_dtype,
-            };
-            let blueprints: Vec<_> = layers.by_ref().take(range.len()).collect();
-            summaries.push(StageSummary {
-                stage,
-                rank,
-                layers: blueprints.iter().map(|b| b.name.to_string()).collect(),
-                parameters: sizes[range.clone()].iter().map(|size| size.parameters).sum(),
-                device: format!("{device:?}"),
-            });
-            let mut cells: Vec<_> =
-                blueprints.iter().map(|blueprint| (blueprint.make)(&context)).collect();
-            for tie in ties.iter() {
-                for tied in tie.iter().filter(|tied| range.contains(&tied.layer)) {
-                    let cell = &mut cells[tied.layer - range.start];
-                    let first = &tie[0].path;
-                    // The first use is in the first of these layers.
-                    match tied_values.get(first) {
-                        Some(value) => cell.set_parameter(&tied.path, value),
-                        None => tied_values.extend(cell.parameters().remove_entry(first)),
-                    }
-                }
-            }
-            let place = (stage.index() == 0, stage.index() + 1 == stages);
-            let loss = loss.clone().filter(|_| place.1);
-            let routes = Routes::of(stage, &edges, &skips, &partition);
-            let compute =
-                BurnStage::new(cells, device, place, loss, routes, range.start, common.clone());
-            ranks[rank.index()].push((stage, compute));
-        }
-        let mut setups = Vec::with_capacity(ranks.len());
-        for (rank, stages) in ranks.into_iter().enumerate() {
-            setups.push(RankSetup { stages, host: backend.host(rank)? });
-        }
-        Ok(Pipeline {
-            workers: Workers::start(setups)?,
+        Ok(Assembly {
+            layers: self.model.layers,
+            sizes,
+            partition,
             course,
-            programs: HashMap::new(),
-            rates: self.rates.unwrap_or_else(|| ModuleLrScheduler::new(0.0)),
-            updates: 0,
-            carried_weight: 0.0,
+            skips,
+            devices,
+            optimizer,
+            compute_dtype: self.compute_dtype,
+            rates: self.rates,
+            loss: self.loss,
             scaler: self.loss_scaling.map(Scaler::new),
             metric_names,
-            ties,
-            side: BTreeMap::new(),
-            partition,
-            summaries,
-            types: PhantomData,
+            tied_values: BTreeMap::new(),
+            common: Common {
+                backend,
+                stage_updates: self.stage_updates,
+                seed: self.seed,
+                clipping: self.clipping,
+                skips_overflows: self.loss_scaling.is_some(),
+                metrics: metrics.into(),
+                ties,
+            },
         })
     }
 

@@ -16,7 +16,7 @@ use crate::gradients::{self, Averaging};
 use crate::layer::Named;
 use crate::loss::scaled;
 use crate::part::{Packet, Part, copied};
-use crate::precision::cast_parameters;
+use crate::precision::{cast_gradients, cast_parameters};
 use crate::{Context, Layer, StageError};
 
 /// What one forward of one layer leaves behind for its backward.
@@ -153,7 +153,10 @@ pub(crate) struct LayerCell<L: Layer> {
     pops: Vec<String>,
     /// Empty only while an update runs, and after one that panicked.
     module: Option<Named<L>>,
-    /// The module as forwards without a tape use it, made when first needed.
+    /// The module in the type that forwards compute in, if that isn't the parameters' own; made once for each
+    /// update, when first needed.
+    computing: Option<Named<L>>,
+    /// The module as forwards without a tape use it, likewise.
     untaped: Option<Named<L>>,
     evaluating: Option<Named<L>>,
     /// Of the step that runs.
@@ -180,6 +183,7 @@ impl<L: Layer> LayerCell<L> {
             stashes: sorted(module.inner().stashes()),
             pops: module.inner().pops(),
             module: Some(module),
+            computing: None,
             untaped: None,
             evaluating: None,
             gradients: GradientsAccumulator::new(),
@@ -198,16 +202,26 @@ impl<L: Layer> LayerCell<L> {
         })
     }
 
+    /// The module in the type that forwards compute in.
+    fn computing(&mut self) -> Result<Named<L>, StageError> {
+        let module = self.module()?.clone();
+        let Some(dtype) = self.compute else { return Ok(module) };
+        Ok(self.computing.get_or_insert_with(|| cast_parameters(module, dtype)).clone())
+    }
+
     /// Takes the complete gradients.
     fn averaged(&mut self, averaging: Averaging) -> Result<GradientsParams, StageError> {
         let mut complete = std::mem::take(&mut self.complete);
         Ok(gradients::average(self.module()?, &mut complete, averaging))
     }
 
+    fn forget_copies(&mut self) {
+        (self.computing, self.untaped, self.evaluating) = (None, None, None);
+    }
+
     fn replace(&mut self, module: Named<L>) {
         self.module = Some(module);
-        self.untaped = None;
-        self.evaluating = None;
+        self.forget_copies();
     }
 }
 
@@ -257,17 +271,11 @@ impl<L: Layer> Cell for LayerCell<L> {
         }
         let input = from_parts::<L::Input>(inputs)
             .map_err(|source| StageError::Boundary { layer: self.name.to_string(), source })?;
-        let module = self.module()?.clone();
-        let typed = |module: Named<L>| match compute {
-            Some(dtype) => cast_parameters(module, dtype),
-            None => module,
-        };
+        let module = self.computing()?;
         let module = match mode {
-            Forward::Taped { .. } => typed(module),
-            Forward::Untaped => self.untaped.get_or_insert_with(|| typed(module.no_grad())).clone(),
-            Forward::Evaluate => {
-                self.evaluating.get_or_insert_with(|| typed(module.valid())).clone()
-            }
+            Forward::Taped { .. } => module,
+            Forward::Untaped => self.untaped.get_or_insert_with(|| module.no_grad()).clone(),
+            Forward::Evaluate => self.evaluating.get_or_insert_with(|| module.valid()).clone(),
         };
         let outputs = into_parts(module.inner().forward(input, context));
         let off_tape = |parts: &[Box<dyn Part>]| -> Vec<Box<dyn Part>> {
@@ -336,7 +344,12 @@ impl<L: Layer> Cell for LayerCell<L> {
         // Without a seed nothing downstream uses a differentiable output.
         let mut gradients = seed.map(|seed| seed.backward());
         if let (Some(gradients), Some(module)) = (&mut gradients, &self.module) {
-            let of_layer = GradientsParams::from_module(gradients, module);
+            let of_layer = match &self.computing {
+                Some(computing) => {
+                    cast_gradients(module, GradientsParams::from_module(gradients, computing))
+                }
+                None => GradientsParams::from_module(gradients, module),
+            };
             self.gradients.accumulate(module, of_layer);
         }
         let mut take = |leaves: Vec<Box<dyn Part>>| -> Vec<Option<Box<dyn Part>>> {
@@ -429,8 +442,7 @@ impl<L: Layer> Cell for LayerCell<L> {
         }
         let gradients = self.averaged(averaging)?;
         // These share the parameters' memory and would keep the update from happening in place.
-        self.untaped = None;
-        self.evaluating = None;
+        self.forget_copies();
         self.module()?;
         if let Some(module) = self.module.take() {
             let module = self.optimizer.step(rate.clone(), module, gradients);

@@ -14,16 +14,15 @@ use stovepipe_schedule::{
     Timeline,
 };
 
+use crate::batch::{Batch, Task, Values};
 use crate::boundary::{from_parts, into_packet};
 use crate::part::Packet;
 use crate::precision::Scaler;
 use crate::replay::Unreplayable;
 use crate::report::{Report, added_by_layers, mean, mean_of, metrics_of, norm_of};
-use crate::stage::{Batch, BurnStage, StageOutput, Task};
+use crate::stage::{BurnStage, StageOutput};
 use crate::ties::{self, Tie};
-use crate::{
-    Boundary, BuildError, Builder, NoLoss, Sequential, StepError, TrainError, micro_batch_ranges,
-};
+use crate::{Boundary, BuildError, Builder, NoLoss, Sequential, StepError, TrainError};
 
 /// What one training step did.
 #[derive(Debug, Clone)]
@@ -428,51 +427,11 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         input: I,
         target: Option<Packet>,
     ) -> Result<Arc<Batch>, TrainError> {
-        let side = std::mem::take(&mut self.side);
-        let input = into_packet(input);
-        let refuse = |what| move |reason| TrainError::Batch { what, reason };
-        let samples = input.samples().map_err(refuse("input"))?;
-        if samples == 0 {
-            return Err(refuse("input")("it has no samples".to_owned()));
-        }
-        if let Some(target) = &target {
-            let targets = target.samples().map_err(refuse("target"))?;
-            if targets != samples {
-                return Err(TrainError::Samples { input: samples, target: targets });
-            }
-        }
-        for (name, value) in &side {
-            let found = value.samples().map_err(refuse("side input"))?;
-            if found != samples {
-                let name = name.clone();
-                return Err(TrainError::SideInput { name, input: samples, found });
-            }
-        }
-        let asked = self.course.shape.micro_batches;
-        let ranges = micro_batch_ranges(samples, asked);
-        if ranges.len() < asked {
-            tracing::warn!(
-                samples,
-                asked,
-                used = ranges.len(),
-                "the batch is smaller than the number of micro-batches"
-            );
-        }
-        let cut = |packet: &Packet| ranges.iter().map(|range| packet.slice(range)).collect();
-        Ok(Arc::new(Batch {
-            task,
-            updates: self.updates,
-            scale: self.scaler.map_or(1.0, |scaler| scaler.scale),
-            side: ranges
-                .iter()
-                .map(|range| {
-                    side.iter().map(|(name, value)| (name.clone(), value.slice(range))).collect()
-                })
-                .collect(),
-            inputs: cut(&input),
-            targets: target.as_ref().map(cut).unwrap_or_default(),
-            samples: ranges.clone(),
-        }))
+        let values =
+            Values { input: into_packet(input), target, side: std::mem::take(&mut self.side) };
+        let scale = self.scaler.map_or(1.0, |scaler| scaler.scale);
+        let batch = values.cut(self.course.shape.micro_batches, task, self.updates, scale)?;
+        Ok(Arc::new(batch))
     }
 
     fn run(

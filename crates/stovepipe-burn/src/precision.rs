@@ -1,7 +1,8 @@
 //! Floats of fewer bits: the type that layers compute in beside that of their parameters, and the scale of
 //! the loss that keeps small gradients from vanishing there.
 
-use burn::module::{Module, ModuleMapper, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 
 use crate::BuildError;
@@ -116,7 +117,7 @@ pub(crate) fn cast<const D: usize>(x: Tensor<D>, dtype: impl Into<DType>) -> Ten
     x.cast(FloatDType::from(dtype))
 }
 
-/// The module with its parameters cast; on the tape, so that gradients come back in the parameters' own type.
+/// The module with its parameters cast, leaves of their own under the same ids.
 pub(crate) fn cast_parameters<M: Module>(module: M, dtype: FloatDType) -> M {
     module.map(&mut Cast(dtype))
 }
@@ -126,7 +127,29 @@ struct Cast(FloatDType);
 impl ModuleMapper for Cast {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (id, value, mapper) = param.consume();
-        Param::from_mapped_value(id, cast(value, self.0), mapper)
+        let needs_gradient = value.is_require_grad();
+        let value = Tensor::from_inner(cast(value.inner(), self.0));
+        Param::from_mapped_value(id, value.set_require_grad(needs_gradient), mapper)
+    }
+}
+
+/// The gradients of a module's parameters in their own types.
+pub(crate) fn cast_gradients<M: Module>(module: &M, gradients: GradientsParams) -> GradientsParams {
+    let mut back = CastBack { gradients, cast: GradientsParams::new() };
+    module.visit(&mut back);
+    back.cast
+}
+
+struct CastBack {
+    gradients: GradientsParams,
+    cast: GradientsParams,
+}
+
+impl ModuleVisitor for CastBack {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(gradient) = self.gradients.remove::<D>(param.id) {
+            self.cast.register(param.id, cast(gradient, param.val().dtype()));
+        }
     }
 }
 

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::tensor::{Device, Tensor, TensorData};
 use stovepipe_runtime::{Begin, StageCompute};
 use stovepipe_schedule::{MicroBatch, StageRetention};
 
+use crate::batch::{Batch, Task};
 use crate::batch_norm::{self, Observation};
 use crate::cell::{Backwarded, Cell, Forward, Forwarded, Tape};
 use crate::context::{Place, Side, Skipped};
@@ -20,36 +20,6 @@ use crate::report::{Report, mean_of, norm_of};
 use crate::skips::{Routes, Skips, pack, unpack};
 use crate::ties::{self, Tie};
 use crate::{Backend, Context, LossSum, Phase, StageError};
-
-/// What a step is for.
-#[derive(Clone)]
-pub(crate) enum Task {
-    /// Update the parameters at this learning rate.
-    Train(ModuleLearningRate),
-    /// Keep the gradients for the next update.
-    Accumulate,
-    /// Compute the gradients and hand them out.
-    Gradients,
-    /// Compute the loss.
-    Evaluate,
-    /// Hand out the model's output.
-    Predict,
-}
-
-/// The input of a step: the mini-batch, cut into micro-batches.
-pub(crate) struct Batch {
-    pub(crate) task: Task,
-    /// Updates made before this step.
-    pub(crate) updates: u64,
-    /// What the loss is multiplied by for the backward.
-    pub(crate) scale: f64,
-    pub(crate) samples: Vec<Range<usize>>,
-    pub(crate) inputs: Vec<Packet>,
-    /// Empty where no loss is computed.
-    pub(crate) targets: Vec<Packet>,
-    /// By micro-batch and name.
-    pub(crate) side: Vec<BTreeMap<String, Packet>>,
-}
 
 /// What a stage hands back.
 #[derive(Default)]

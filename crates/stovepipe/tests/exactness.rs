@@ -100,7 +100,7 @@ fn several_stages_on_a_rank_change_no_bit() {
 #[test]
 fn segments_of_a_stage_are_rebuilt_one_by_one_to_the_same_bits() {
     let costs = |bytes| {
-        let layer = LayerActivations { bytes, input: 10, recompute: 1.0 };
+        let layer = LayerActivations { bytes, input: 10, recompute: 1.0, ..Default::default() };
         vec![layer; common::model().len()]
     };
     let policies: [fn() -> Box<dyn CheckpointPolicy>; 4] = [
