@@ -2,8 +2,6 @@
 //! how the peak follows stages and micro-batches; and how large a model fits into a limit.
 //! `cargo xtask bench memory --backend flex` runs it.
 
-use std::sync::Arc;
-
 use anyhow::{Context, Result};
 use bytesize::ByteSize;
 use clap::{CommandFactory, FromArgMatches, Parser};
@@ -17,7 +15,7 @@ use stovepipe::partition::Costs;
 use stovepipe::prelude::*;
 use stovepipe::schedule::{Edges, Program, Shape, StageMemory};
 use stovepipe::tune::{LayerProfile, Profile};
-use stovepipe::{Builder, MemoryCounter, Profiling};
+use stovepipe::{Builder, MemoryCounter, Profiling, Rehearsal};
 use stovepipe_benches::Model;
 use stovepipe_benches::report::{Destination, Machine};
 
@@ -108,7 +106,6 @@ type Floats = Builder<Tensor<3>, Tensor<3>, Tensor<3>>;
 struct Bench {
     model: Model,
     profile: Profile,
-    counter: Arc<dyn MemoryCounter>,
 }
 
 /// How ranks run.
@@ -147,7 +144,7 @@ impl Bench {
         let profiling = Profiling::new(sizes).runs(1).warm_up(1).together(2).memory(Allocator);
         let (x, y) = model.batch();
         let profile = builder(model).profile(&profiling, x, y)?;
-        Ok(Self { model, profile, counter: Arc::new(Allocator) })
+        Ok(Self { model, profile })
     }
 
     /// The profile of a model with another number of the same layers.
@@ -190,27 +187,40 @@ impl Bench {
     /// The most that a rank holds in the second of two steps, when the optimizer has its state.
     fn measure(&self, setting: Setting<'_>, rank: usize) -> Result<u64> {
         let (x, y) = setting.model.batch();
-        let peaks = setting.builder().rehearse(rank, 2, &self.counter, x, y)?;
+        let peaks = setting.builder().rehearse(&Rehearsal::new(rank, Allocator), x, y)?;
         peaks.last().copied().context("there was no step")
     }
 
     /// Every rank, predicted and measured.
     fn peaks(&self, setting: Setting<'_>) -> Result<Vec<Peak>> {
         let predicted = self.predict(setting)?.into_iter().enumerate();
-        let peaks = predicted.map(|(rank, (predicted, other))| {
-            let measured = self.measure(setting, rank)?;
-            Ok(Peak {
-                schedule: (setting.schedule)().name().to_owned(),
-                policy: (setting.policy)().name().to_owned(),
-                stages: setting.stages,
-                micro_batches: setting.micro_batches,
-                rank,
-                predicted,
-                measured,
-                activations: measured.saturating_sub(other),
-            })
-        });
-        peaks.collect()
+        predicted.map(|(rank, bytes)| self.peak(setting, rank, bytes)).collect()
+    }
+
+    /// The rank that holds most, as is predicted.
+    fn fullest(&self, setting: Setting<'_>) -> Result<Option<Peak>> {
+        let predicted = self.predict(setting)?.into_iter().enumerate();
+        let fullest = predicted.max_by_key(|(_, (bytes, _))| *bytes);
+        fullest.map(|(rank, bytes)| self.peak(setting, rank, bytes)).transpose()
+    }
+
+    fn peak(
+        &self,
+        setting: Setting<'_>,
+        rank: usize,
+        (predicted, other): (u64, u64),
+    ) -> Result<Peak> {
+        let measured = self.measure(setting, rank)?;
+        Ok(Peak {
+            schedule: (setting.schedule)().name().to_owned(),
+            policy: (setting.policy)().name().to_owned(),
+            stages: setting.stages,
+            micro_batches: setting.micro_batches,
+            rank,
+            predicted,
+            measured,
+            activations: measured.saturating_sub(other),
+        })
     }
 
     /// The most layers with which every rank keeps to the limit.
@@ -235,25 +245,27 @@ impl Bench {
         Ok(most)
     }
 
-    /// The largest model, and what its fullest rank really holds.
+    /// The largest model whose fullest rank really keeps to the limit, not only as is predicted.
     fn largest(&self, setting: Setting<'_>, limit: u64) -> Result<Option<Largest>> {
-        let layers = self.most_layers(setting, limit)?;
-        if layers < setting.stages.max(1) {
-            return Ok(None);
+        let predicted = self.most_layers(setting, limit)?;
+        for layers in (setting.stages.max(1)..=predicted).rev() {
+            let setting = Setting { model: Model { layers, ..setting.model }, ..setting };
+            let peak = self.fullest(setting)?.context("no rank")?;
+            if peak.measured > limit {
+                continue;
+            }
+            let of_layer = self.profile.layers()[0].parameter_bytes as usize / size_of::<f32>();
+            return Ok(Some(Largest {
+                policy: peak.policy,
+                stages: peak.stages,
+                micro_batches: peak.micro_batches,
+                layers,
+                parameters: layers * of_layer,
+                predicted: peak.predicted,
+                measured: peak.measured,
+            }));
         }
-        let setting = Setting { model: Model { layers, ..setting.model }, ..setting };
-        let predicted = self.predict(setting)?.into_iter().enumerate();
-        let fullest = predicted.max_by_key(|(_, (bytes, _))| *bytes).context("no rank")?;
-        let of_layer = self.profile.layers()[0].parameter_bytes as usize / size_of::<f32>();
-        Ok(Some(Largest {
-            policy: (setting.policy)().name().to_owned(),
-            stages: setting.stages,
-            micro_batches: setting.micro_batches,
-            layers,
-            parameters: layers * of_layer,
-            predicted: fullest.1.0,
-            measured: self.measure(setting, fullest.0)?,
-        }))
+        Ok(None)
     }
 }
 
@@ -340,7 +352,7 @@ fn by_shape(bench: &Bench, arguments: &Arguments) -> Result<Vec<Peak>> {
             let policy = &|| -> Box<dyn CheckpointPolicy> { Box::new(Always) };
             let model = bench.model;
             let setting = Setting { model, stages, micro_batches, schedule: GPIPE, policy };
-            peaks.extend(bench.peaks(setting)?.into_iter().max_by_key(|peak| peak.measured));
+            peaks.extend(bench.fullest(setting)?);
         }
     }
     Ok(peaks)
@@ -358,7 +370,8 @@ fn print_shapes(bench: &Bench, peaks: &[Peak], arguments: &Arguments) {
         let row = peaks.iter().filter(|peak| peak.stages == stages).map(|peak| {
             // The inputs of all micro-batches, and all layers of one.
             let per_stage = bench.model.layers as f64 / stages as f64;
-            let formula = input + per_stage * kept / peak.micro_batches as f64;
+            let inputs = if stages == 1 { 0.0 } else { input };
+            let formula = inputs + per_stage * kept / peak.micro_batches as f64;
             format!(
                 "{} {} ({})",
                 mebibytes(peak.measured),
@@ -370,7 +383,8 @@ fn print_shapes(bench: &Bench, peaks: &[Peak], arguments: &Arguments) {
     }
     println!(
         "recomputing always, the rank that holds most: all of it; activations; in parentheses \
-         N + (L / K)(N / M), from the input and the activations of one layer\n{table}\n"
+         N + (L / K)(N / M), from the input and the activations of one layer. With one stage N is the \
+         mini-batch itself, which isn't counted.\n{table}\n"
     );
 }
 

@@ -14,7 +14,7 @@ use crate::loss::ErasedLoss;
 use crate::pipeline::{Course, StageSummary};
 use crate::precision::Scaler;
 use crate::sequential::{Blueprint, MakeContext, Size};
-use crate::skips::{Routes, Skip};
+use crate::skips::{Routes, Skip, names_of};
 use crate::stage::{BurnStage, Common};
 
 pub(crate) struct Assembly {
@@ -65,7 +65,9 @@ impl Assembly {
             optimizer: &self.optimizer,
             compute: self.compute_dtype,
         };
-        (self.layers[layer].make)(&context)
+        let mut cell = (self.layers[layer].make)(&context);
+        cell.name_skips(names_of(&self.skips, layer));
+        cell
     }
 
     pub(crate) fn routes(&self, stage: Stage) -> Routes {

@@ -236,8 +236,8 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
     }
 
     /// Mixed precision: layers compute in this type of float, parameters, their gradients and the optimizer's
-    /// state stay in the type that they were made in. Before each forward a layer's parameters, its input and
-    /// what it pops are cast, so boundaries travel in this type too; losses, metrics and predictions are made
+    /// state stay in the type that they were made in. A layer's parameters are cast once for each update,
+    /// its input, what it pops and what it returns in each forward, so boundaries travel in this type too; losses, metrics and predictions are made
     /// of outputs cast to at least 32 bits. In 16 bits with few of them for the exponent ([`FloatDType::F16`])
     /// gradients vanish without [`loss_scaling`](Self::loss_scaling).
     #[must_use]
@@ -416,6 +416,15 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         }
         if let Some(dtype) = self.compute_dtype {
             supports(&devices[..devices.len().min(shape.ranks)], dtype)?;
+            let burns_own = |size: &Size| size.unreplayable.iter().any(|u| u.module == "BatchNorm");
+            if let Some(place) = sizes.iter().position(burns_own) {
+                let layer = &self.model.layers[place].name;
+                let reason = format!(
+                    "the running statistics of Burn's BatchNorm in layer `{layer}` would be cast for good: use \
+                     stovepipe's, which converts from it"
+                );
+                return Err(BuildError::ComputeDtype { dtype, reason });
+            }
         }
         if devices.len() < shape.ranks {
             tracing::debug!(devices = devices.len(), ranks = shape.ranks, "ranks share devices");

@@ -109,15 +109,16 @@ pub enum BuildError {
         /// The scale.
         scale: f64,
     },
-    /// A device can't compute in the type that was asked for.
+    /// Layers can't compute in the type that was asked for.
     #[error(
-        "{device} doesn't compute in {dtype:?}: ask for another type with `.compute_dtype(…)`, or leave it out"
+        "layers can't compute in {dtype:?}: {reason}; ask for another type with `.compute_dtype(…)`, or leave \
+         it out"
     )]
     ComputeDtype {
         /// The type.
         dtype: burn::tensor::FloatDType,
-        /// The device.
-        device: String,
+        /// Why not.
+        reason: String,
     },
     /// The schedule places stages otherwise than the pipeline can.
     #[error("the schedule `{schedule}` doesn't fit: {reason}")]

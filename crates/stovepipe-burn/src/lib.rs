@@ -53,6 +53,7 @@ pub use part::Packet;
 pub use pipeline::{Accumulation, Evaluation, Gradients, Pipeline, StageSummary, Step};
 pub use precision::LossScaling;
 pub use profiling::{MemoryCounter, Profiling};
+pub use rehearsal::Rehearsal;
 pub use sequential::Sequential;
 pub use split::micro_batch_ranges;
 pub use stovepipe_runtime::{Host, StepError, ThreadHost};

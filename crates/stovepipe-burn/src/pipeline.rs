@@ -92,6 +92,9 @@ pub struct Gradients {
     /// The gradient of the mean loss by the parameter's path in the model. Parameters that the loss
     /// doesn't depend on are absent.
     pub gradients: BTreeMap<String, TensorData>,
+    /// Whether one isn't finite, which is looked at where the loss is
+    /// [scaled](crate::Builder::loss_scaling): it will be scaled less the next time.
+    pub overflowed: bool,
 }
 
 /// One stage of a built pipeline.
@@ -319,9 +322,12 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
     pub fn gradients(&mut self, input: I, target: T) -> Result<Gradients, TrainError> {
         let batch = self.batch(Task::Gradients, input, Some(into_packet(target)))?;
         let report = self.run(Mode::Training, batch)?;
-        let (sum, weight) = losses_of(&report.reports)?;
+        let reports = Report::decode_all(&report.reports).map_err(refused)?;
+        let (sum, weight) = mean_of(&reports);
+        let tied_squares = ties::squared_norm(&ties::sums(&self.ties, &reports));
+        let overflowed = self.rescale(norm_of(&reports, tied_squares, 1.0));
         let gradients = report.outputs.into_iter().flat_map(|output| output.gradients).collect();
-        Ok(Gradients { loss: mean(sum, weight), gradients })
+        Ok(Gradients { loss: mean(sum, weight), gradients, overflowed })
     }
 
     /// The loss of one batch with evaluation behaviour: no backward, no update.
@@ -442,10 +448,6 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         let program = self.cached_program(mode, batch.inputs.len())?;
         Ok(self.workers.step(&program, batch)?)
     }
-}
-
-fn losses_of(reports: &[Vec<u8>]) -> Result<(f64, f64), TrainError> {
-    Ok(mean_of(&Report::decode_all(reports).map_err(refused)?))
 }
 
 fn refused(error: crate::StageError) -> TrainError {

@@ -10,8 +10,8 @@ use crate::BuildError;
 /// Multiplies the loss before the backward and divides the gradients by the same number after it, so that
 /// what is small doesn't vanish in 16 bits (Micikevicius et al., arXiv 1710.03740).
 ///
-/// If a gradient isn't finite then on any stage, no stage updates, and the step says that it was
-/// [skipped](crate::Step::skipped): parameters, optimizer states, running statistics, learning rates and the
+/// If a gradient, or the sum of the squares of all, isn't finite then on any stage, no stage updates, and the
+/// step says that it was [skipped](crate::Step::skipped): parameters, optimizer states, running statistics, learning rates and the
 /// number of the step stay, as if the mini-batch had never come. Powers of two change no bit of what is in
 /// range.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -21,7 +21,8 @@ pub struct LossScaling {
 }
 
 impl LossScaling {
-    /// From 65536 on: doubled after 2000 updates in a row, halved for every one that is skipped.
+    /// From 65536 on: doubled after 2000 updates in a row, halved for every one that is skipped, but not
+    /// below 2⁻¹⁶.
     #[must_use]
     pub fn dynamic() -> Self {
         Self { initial: 65536.0, interval: Some(2000) }
@@ -51,6 +52,9 @@ impl LossScaling {
     }
 }
 
+/// Where a dynamic scale stops falling: what still isn't finite then has other causes.
+const LEAST_SCALE: f64 = 1.0 / 65536.0;
+
 /// The scale as it stands.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Scaler {
@@ -77,15 +81,19 @@ impl Scaler {
     pub(crate) fn overflowed(&mut self) {
         tracing::debug!(scale = self.scale, "a gradient isn't finite: nothing is updated");
         if self.interval.is_some() {
-            (self.scale, self.updates) = (self.scale / 2.0, 0);
+            (self.scale, self.updates) = ((self.scale / 2.0).max(LEAST_SCALE), 0);
         }
     }
 }
 
-/// Refuses a type that one of the devices can't compute in.
+/// Refuses a type that one of the devices can't compute in, or that isn't a smaller one.
 pub(crate) fn supports(devices: &[Device], dtype: FloatDType) -> Result<(), BuildError> {
+    let refuse = |reason| Err(BuildError::ComputeDtype { dtype, reason });
+    if !matches!(dtype, FloatDType::F16 | FloatDType::BF16 | FloatDType::F32) {
+        return refuse("only F16, BF16 and F32 are for mixed precision".to_owned());
+    }
     match devices.iter().find(|device| !device.supports_dtype(dtype)) {
-        Some(device) => Err(BuildError::ComputeDtype { dtype, device: format!("{device:?}") }),
+        Some(device) => refuse(format!("{device:?} doesn't compute in it")),
         None => Ok(()),
     }
 }
@@ -170,6 +178,8 @@ mod tests {
             seen.push(scaler.scale);
         }
         assert_eq!(seen, [8.0, 4.0, 4.0, 8.0, 8.0, 16.0, 8.0]);
+        (0..100).for_each(|_| scaler.overflowed());
+        assert_eq!(scaler.scale, LEAST_SCALE);
         let mut fixed = Scaler::new(LossScaling::fixed(3.0));
         fixed.overflowed();
         (0..5000).for_each(|_| fixed.updated());

@@ -396,7 +396,7 @@ impl Subject {
         let profiles =
             measured.map(|(((cell, measurements), update), optimizer_bytes)| LayerProfile {
                 name: cell.name().to_owned(),
-                parameter_bytes: of_host(cell.parameters()),
+                parameter_bytes: of_host(cell.parameters()) + cell.copy_bytes(),
                 gradient_bytes: of_host(cell.take_gradients(Averaging::mean(1.0))),
                 optimizer_bytes,
                 update_bytes: 0,

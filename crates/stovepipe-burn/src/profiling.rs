@@ -77,8 +77,9 @@ impl Count {
     }
 
     /// How much more there is than at first.
-    pub(crate) fn more(&self) -> u64 {
-        self.counter.live_bytes().saturating_sub(self.before)
+    pub(crate) fn more(&self) -> Result<u64, BackendError> {
+        self.sync()?;
+        Ok(self.counter.live_bytes().saturating_sub(self.before))
     }
 
     /// How much more there was at most since the last peak, of which this is the end.

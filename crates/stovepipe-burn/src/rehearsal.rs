@@ -24,10 +24,42 @@ use crate::skips::{Routes, Skips, pack};
 use crate::stage::StageOutput;
 use crate::{Boundary, BuildError, Builder, Context, MemoryCounter, Phase, TrainError};
 
+/// Which rank [`Builder::rehearse`] runs, and how.
+#[derive(Clone)]
+pub struct Rehearsal {
+    rank: usize,
+    steps: usize,
+    counter: Arc<dyn MemoryCounter>,
+    side: BTreeMap<String, Packet>,
+}
+
+impl Rehearsal {
+    /// Two steps of this rank: in the second one the optimizer has its state. The counter says what is
+    /// allocated on the rank's device.
+    #[must_use]
+    pub fn new(rank: usize, counter: impl MemoryCounter + 'static) -> Self {
+        Self { rank, steps: 2, counter: Arc::new(counter), side: BTreeMap::new() }
+    }
+
+    /// So many steps.
+    #[must_use]
+    pub fn steps(self, steps: usize) -> Self {
+        Self { steps, ..self }
+    }
+
+    /// A value that layers ask for by this name, as
+    /// [`Pipeline::side_input`](crate::Pipeline::side_input) gives it to steps.
+    #[must_use]
+    pub fn side_input(mut self, name: impl Into<String>, value: impl Boundary) -> Self {
+        self.side.insert(name.into(), into_packet(value));
+        self
+    }
+}
+
 impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
-    /// Runs training steps of one rank alone, on this process's first device, and returns for each the most
-    /// bytes that were allocated at once beyond what there was before the rank's stages were made. The
-    /// mini-batch itself isn't counted.
+    /// Runs training steps of one rank alone, on the device that it has in the pipeline, and returns for
+    /// each the most bytes that were allocated at once beyond what there was before the rank's stages were
+    /// made. The mini-batch itself isn't counted.
     ///
     /// What the rank receives is recorded first: layer by layer, so that the whole model is never there, the
     /// micro-batches run forward, and what crosses a stage's boundaries is kept for it. In the place of
@@ -38,13 +70,12 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
     /// [`TrainError`].
     pub fn rehearse(
         self,
-        rank: usize,
-        steps: usize,
-        counter: &Arc<dyn MemoryCounter>,
+        rehearsal: &Rehearsal,
         input: I,
         target: T,
     ) -> Result<Vec<u64>, TrainError> {
         let mut assembly = self.assemble()?;
+        let Rehearsal { rank, steps, ref counter, ref side } = *rehearsal;
         let ranks = assembly.course.shape.ranks;
         if rank >= ranks {
             return Err(StepError::Setup(format!("there is no rank {rank} among {ranks}")).into());
@@ -55,11 +86,16 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
             .ok_or(BuildError::Missing { what: "learning rate", method: "learning_rate" });
         let task = Task::Train(rate?.step());
         let (input, target) = (into_packet(input), Some(into_packet(target)));
-        let values = Values { input, target, side: BTreeMap::new() };
+        let values = Values { input, target, side: side.clone() };
         let scale = assembly.scaler.map_or(1.0, |scaler| scaler.scale);
         let batch = values.cut(assembly.course.shape.micro_batches, task, 0, scale)?;
         let program = assembly.course.program(Mode::Training, batch.inputs.len())?;
-        let traffic = Traffic::record(&assembly, &batch)?;
+        // Layers may panic.
+        let record = || Traffic::record(&assembly, &batch, Rank::new(rank));
+        let recorded = std::thread::scope(|scope| scope.spawn(record).join());
+        let traffic = recorded.map_err(|_| {
+            StepError::Setup("a layer panicked while its output was recorded".to_owned())
+        })??;
         let play = Play {
             program: Arc::new(program),
             batch: Arc::new(batch),
@@ -80,8 +116,7 @@ struct Traffic {
 
 impl Traffic {
     /// Runs all layers forward, of which one is there at a time.
-    fn record(assembly: &Assembly, batch: &Batch) -> Result<Self, TrainError> {
-        let rank = Rank::new(0);
+    fn record(assembly: &Assembly, batch: &Batch, rank: Rank) -> Result<Self, TrainError> {
         let device = assembly.device(rank).clone();
         let settled = batch.inputs.iter().map(|input| input.clone().settle(&device));
         let mut values: Vec<Packet> = settled.collect();
@@ -124,7 +159,11 @@ impl Traffic {
         chain: usize,
     ) -> Vec<Packet> {
         let own = own.map(|place| self.chain[place][m].clone());
-        pack(m, own, routes.to_vec(), chain, &mut self.skips.clone())
+        let travelling = routes.iter().flatten().filter_map(|name| {
+            let key = (m, name.clone());
+            self.skips.get(&key).map(|value| (key, value.clone()))
+        });
+        pack(m, own, routes.to_vec(), chain, &mut travelling.collect())
     }
 }
 

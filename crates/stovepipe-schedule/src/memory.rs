@@ -34,6 +34,11 @@ impl LayerMemory {
     fn own(&self) -> u64 {
         self.activations.saturating_sub(self.input)
     }
+
+    /// The same with its output, which is the next one's input, or stays on the last one's tape.
+    fn taped(&self) -> u64 {
+        self.own().saturating_add(self.output)
+    }
 }
 
 /// The bytes of a stage.
@@ -51,6 +56,20 @@ pub struct StageMemory {
     pub update: u64,
 }
 
+/// How a backward runs.
+#[derive(Clone, Copy)]
+struct Backward {
+    /// The last dropped segment is there again.
+    rebuilt: bool,
+    /// It is the stage's first in the step: gradients stay.
+    is_first: bool,
+}
+
+/// Sums that stay at the largest number instead of overflowing.
+fn total(bytes: impl IntoIterator<Item = u64>) -> u64 {
+    bytes.into_iter().fold(0, u64::saturating_add)
+}
+
 impl StageMemory {
     /// A stage that is taken as one layer, of which nothing else is known.
     #[must_use]
@@ -63,8 +82,7 @@ impl StageMemory {
     fn taped(&self, layers: Range<usize>, peak: &mut Peak, beside: u64) {
         for layer in &self.layers[layers] {
             peak.touch(layer.forward.saturating_add(beside));
-            // The output is the next one's input, or stays on the last one's tape.
-            peak.take(layer.own() + layer.output);
+            peak.take(layer.taped());
         }
     }
 
@@ -91,16 +109,19 @@ impl StageMemory {
         self.taped(next..count, peak, 0);
     }
 
-    /// A whole backward; `rebuilt` says whether the last dropped segment is there again.
-    fn backward(&self, retention: &StageRetention, rebuilt: bool, peak: &mut Peak) {
+    /// A whole backward.
+    fn backward(&self, retention: &StageRetention, run: Backward, peak: &mut Peak) {
         let dropped = retention.dropped();
         for (index, layer) in self.layers.iter().enumerate().rev() {
             let ends = dropped.iter().position(|segment| segment.end == index + 1);
-            if let Some(segment) = ends.filter(|&s| !(rebuilt && s + 1 == dropped.len())) {
+            if let Some(segment) = ends.filter(|&s| !(run.rebuilt && s + 1 == dropped.len())) {
                 self.taped(dropped[segment].clone(), peak, layer.output);
             }
             peak.touch(layer.backward);
-            peak.release(layer.own() + layer.output);
+            peak.release(layer.taped());
+            if run.is_first {
+                peak.take(layer.gradients);
+            }
             if dropped.iter().any(|segment| segment.end == index) {
                 peak.release(layer.input);
             }
@@ -110,9 +131,9 @@ impl StageMemory {
 
     /// What it holds once every dropped segment is there again.
     fn rebuilt(&self, retention: &StageRetention) -> u64 {
-        let taped: u64 = self.layers.iter().map(|layer| layer.own() + layer.output).sum();
+        let taped = total(self.layers.iter().map(LayerMemory::taped));
         let kept = retention.dropped().iter().filter_map(|segment| self.layers.get(segment.end));
-        self.input() + taped + kept.map(|layer| layer.input).sum::<u64>()
+        total([self.input(), taped, total(kept.map(|layer| layer.input))])
     }
 
     fn input(&self) -> u64 {
@@ -124,7 +145,7 @@ impl StageMemory {
     }
 
     fn gradients(&self) -> u64 {
-        self.layers.iter().map(|layer| layer.gradients).sum()
+        total(self.layers.iter().map(|layer| layer.gradients))
     }
 }
 
@@ -177,11 +198,11 @@ impl Program {
     ///
     /// # Panics
     ///
-    /// If there is no such rank, or `stages` covers fewer stages than the program has.
+    /// If there is no such rank, or `stages` covers fewer stages, or fewer layers of one, than the program has.
     #[must_use]
     pub fn peak_bytes(&self, rank: usize, stages: &[StageMemory]) -> u64 {
         let own = self.plan().stages_of(rank);
-        let fixed: u64 = own.iter().map(|stage| stages[stage.index()].fixed).sum();
+        let fixed = total(own.iter().map(|stage| stages[stage.index()].fixed));
         let workspace = own.iter().map(|stage| stages[stage.index()].workspace).max();
         let fixed = fixed.saturating_add(workspace.unwrap_or(0));
         let arriving = own.iter().map(|&stage| self.arriving(stage, &stages[stage.index()])).max();
@@ -212,10 +233,9 @@ impl Program {
                     rebuilt.insert(key);
                 }
                 ComputeKind::Backward => {
-                    memory.backward(retention, rebuilt.remove(&key), &mut peak);
-                    if has_gradients.insert(stage) {
-                        peak.take(memory.gradients());
-                    }
+                    let is_first = has_gradients.insert(stage);
+                    let run = Backward { rebuilt: rebuilt.remove(&key), is_first };
+                    memory.backward(retention, run, &mut peak);
                 }
                 ComputeKind::BackwardInput => {
                     let missing = retention.dropped().iter().rev();
@@ -233,7 +253,7 @@ impl Program {
                 }
             }
         }
-        let staged: u64 = own.iter().map(|stage| stages[stage.index()].staged).sum();
+        let staged = total(own.iter().map(|stage| stages[stage.index()].staged));
         let update = own.iter().map(|stage| stages[stage.index()].update).max();
         peak.touch(staged.saturating_add(update.unwrap_or(0)));
         peak.highest

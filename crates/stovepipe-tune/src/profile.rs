@@ -83,7 +83,7 @@ impl MemoryUse {
 pub struct LayerProfile {
     /// Its name in the model.
     pub name: String,
-    /// Bytes of its parameters.
+    /// Bytes of its parameters, and of copies in another type that it computes with.
     pub parameter_bytes: u64,
     /// Bytes of their gradients.
     pub gradient_bytes: u64,
@@ -295,7 +295,7 @@ impl Profile {
                 backward: memory.backward_bytes,
             })
         });
-        let sum = |of: fn(&LayerProfile) -> u64| own.iter().map(of).sum();
+        let sum = |of: fn(&LayerProfile) -> u64| own.iter().map(of).fold(0, u64::saturating_add);
         Some(StageMemory {
             fixed: sum(LayerProfile::lasting_bytes),
             layers: memory.collect::<Option<_>>()?,

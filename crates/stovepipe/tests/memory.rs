@@ -2,8 +2,6 @@
 
 mod common;
 
-use std::sync::Arc;
-
 use common::{CLASSES, DIM, batch};
 use peak_alloc::PeakAlloc;
 use stovepipe::burn;
@@ -15,7 +13,7 @@ use stovepipe::burn::tensor::{Device, Int, Tensor};
 use stovepipe::prelude::*;
 use stovepipe::schedule::StageMemory;
 use stovepipe::tune::Profile;
-use stovepipe::{Builder, MemoryCounter, Profiling};
+use stovepipe::{Builder, MemoryCounter, Profiling, Rehearsal};
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
@@ -109,7 +107,6 @@ type Setup<'a> = &'a dyn Fn() -> Builder<Tensor<2, Int>, Tensor<3>, Tensor<2, In
 // One test: whatever ran beside it would be counted.
 #[test]
 fn ranks_need_what_is_predicted() {
-    let counter: Arc<dyn MemoryCounter> = Arc::new(Allocator);
     let mut report = Vec::new();
     for staged in [false, true] {
         let (x, y) = batch(SAMPLES, 0);
@@ -147,7 +144,9 @@ fn ranks_need_what_is_predicted() {
                     let predicted = predicted(&profile, &setup, micro_batches);
                     for (rank, predicted) in predicted.into_iter().enumerate() {
                         let (x, y) = batch(SAMPLES, 0);
-                        let found = setup().rehearse(rank, 2, &counter, x, y).expect("rehearses");
+                        let found = setup()
+                            .rehearse(&Rehearsal::new(rank, Allocator), x, y)
+                            .expect("rehearses");
                         let most = *found.iter().max().expect("steps");
                         let error = predicted as f64 / most as f64 - 1.0;
                         let what = format!(

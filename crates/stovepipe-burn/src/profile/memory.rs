@@ -23,7 +23,8 @@ impl Subject {
             self.run(index)?;
         }
         self.cells.iter_mut().for_each(|cell| cell.abandon());
-        Ok(count.more())
+        let copies = self.cells.iter().map(|cell| cell.copy_bytes()).sum();
+        Ok(count.more()?.saturating_sub(copies))
     }
 
     /// What each layer holds and needs at one size.
@@ -49,7 +50,7 @@ impl Subject {
             let count = Count::begin(&device, counter)?;
             let Ran { outputs: returned, tape, loss } =
                 self.forward(layer, index, taken, Phase::Train, &mut skipped)?;
-            let (grown, forward_bytes) = (count.more(), count.most()?);
+            let (grown, forward_bytes) = (count.more()?, count.most()?);
             // The output is the next layer's input, and not this one's to count.
             let own = grown.saturating_sub(bytes(&returned));
             drop(returned);
@@ -84,17 +85,19 @@ impl Subject {
         self.run(self.inputs.len() - 1)?;
         let mut found = Vec::with_capacity(self.cells.len());
         for cell in &mut self.cells {
+            // Which the update lets go of.
+            let copies = cell.copy_bytes();
             let count = Count::begin(&self.device, counter)?;
             cell.complete(None);
             let mut staged = 0;
             if self.stage_updates {
                 cell.stage_update(rate, Averaging::mean(1.0))?;
-                staged = count.more();
+                staged = count.more()?;
             }
             cell.commit(rate, Averaging::mean(1.0))?;
             let most = count.most()?;
             cell.abandon();
-            found.push((most.saturating_sub(staged), staged));
+            found.push(((most + copies).saturating_sub(staged), staged));
         }
         Ok(found)
     }
