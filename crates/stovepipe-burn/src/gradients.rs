@@ -258,7 +258,8 @@ impl ModuleMapper for Replace<'_> {
             return param;
         }
         let (id, old, mapper) = param.consume();
-        let new = Tensor::<D>::from_data(self.value.clone(), &old.device().inner());
+        let options = (&old.device().inner(), old.dtype());
+        let new = Tensor::<D>::from_data(self.value.clone(), options);
         let new = Tensor::from_inner(new).set_require_grad(old.is_require_grad());
         Param::from_mapped_value(id, new, mapper)
     }

@@ -153,7 +153,8 @@ impl Results {
         }
         format!(
             "makespan {}, utilization {}, bubble {} (idle / total)\n{table}\n\
-             kept: the most that a rank holds between forward and backward, counted for each of its stages\n\
+             kept: the most that a rank holds between forward and backward, counted for each of its stages; in \
+             bytes with a value that may just have arrived\n\
              critical path: {}\n",
             time(self.makespan),
             percent(self.utilization),

@@ -15,8 +15,9 @@ use crate::{Choice, Cluster, Configuration, Profile, Rejected, Report, TuneError
 /// Searches stages, micro-batches, schedule and checkpoint policy for the fastest step.
 ///
 /// Each configuration is cut by [`ConstrainedMinimax`] at the size that its micro-batches have, planned,
-/// and simulated with the costs of that size, links included. What the ranks hold is the parameters,
-/// gradients and optimizer states of their layers and the peak of activations that the plan makes.
+/// and simulated with the costs of that size, links included. What the ranks hold is what
+/// [`Program::peak_bytes`] counts of parameters, states, gradients, activations and what is needed for a
+/// moment.
 ///
 /// By default all schedules that every stage can run are tried, with the number of stages per rank that
 /// they are made for, all three policies, every number of ranks, and powers of two as numbers of
