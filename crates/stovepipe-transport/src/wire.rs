@@ -1,0 +1,92 @@
+//! [`Wire`]: how a value becomes bytes for another process, and a value again. What the bytes mean is the
+//! value's own business; how they travel is the transport's.
+
+use thiserror::Error;
+
+/// A value can't be turned into bytes, or bytes into a value.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{reason}; do all ranks run the same version of the program?")]
+pub struct WireError {
+    reason: String,
+}
+
+impl WireError {
+    /// An error with this reason.
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into() }
+    }
+}
+
+/// A value that can travel to another process.
+///
+/// # Contract
+///
+/// What was encoded decodes to an equal value, whatever process does it: bytes say everything that the
+/// value is made of, such as the type and shape of a tensor, so that values of varying shapes need no
+/// agreement ahead. Encoding copies the value's data once at most, straight into the buffer, and decoding
+/// once at most out of it.
+///
+/// # Examples
+///
+/// ```
+/// use stovepipe_transport::{Wire, WireError};
+///
+/// #[derive(Debug, PartialEq)]
+/// struct Pixel(u32, u32);
+///
+/// impl Wire for Pixel {
+///     fn encode(self, buffer: &mut Vec<u8>) -> Result<(), WireError> {
+///         buffer.extend(self.0.to_le_bytes());
+///         buffer.extend(self.1.to_le_bytes());
+///         Ok(())
+///     }
+///
+///     fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+///         match bytes.as_chunks() {
+///             (&[x, y], []) => Ok(Self(u32::from_le_bytes(x), u32::from_le_bytes(y))),
+///             _ => Err(WireError::new(format!("a pixel has 8 bytes, not {}", bytes.len()))),
+///         }
+///     }
+/// }
+///
+/// let mut buffer = Vec::new();
+/// Pixel(3, 4).encode(&mut buffer)?;
+/// assert_eq!(Pixel::decode(&buffer)?, Pixel(3, 4));
+/// assert!(Pixel::decode(&buffer[1..]).is_err());
+/// # Ok::<(), WireError>(())
+/// ```
+pub trait Wire: Sized + Send + 'static {
+    /// About how many bytes the encoded value has, so that a buffer of the right size can be found.
+    fn size_hint(&self) -> usize {
+        0
+    }
+
+    /// Appends the value to `buffer`, which may already hold something else.
+    ///
+    /// # Errors
+    ///
+    /// If the value can't be read, for example because its device is lost.
+    fn encode(self, buffer: &mut Vec<u8>) -> Result<(), WireError>;
+
+    /// The value that was encoded as `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// If no value has this encoding. Must not panic, whatever the bytes.
+    fn decode(bytes: &[u8]) -> Result<Self, WireError>;
+}
+
+impl Wire for Vec<u8> {
+    fn size_hint(&self) -> usize {
+        self.len()
+    }
+
+    fn encode(self, buffer: &mut Vec<u8>) -> Result<(), WireError> {
+        buffer.extend_from_slice(&self);
+        Ok(())
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        Ok(bytes.to_vec())
+    }
+}
