@@ -11,7 +11,8 @@ use burn::tensor::FloatDType;
 use stovepipe_checkpoint::{CheckpointPolicy, Never};
 use stovepipe_partition::{Costs, Explicit, Minimax, Partitioner};
 use stovepipe_runtime::{RankSetup, Workers};
-use stovepipe_schedule::{GPipe, Mode, Schedule, Shape, Stage};
+use stovepipe_schedule::{GPipe, Mode, Rank, Schedule, Shape, Stage};
+use stovepipe_transport::Transport;
 use stovepipe_tune::{Choice, Configuration};
 
 use crate::gradients::Clipping;
@@ -22,8 +23,11 @@ use crate::replay::Unreplayable;
 use crate::sequential::{MakeContext, Size};
 use crate::skips::{Routes, edges_of, skips_of};
 use crate::stage::{BurnStage, Common};
-use crate::ties::{Tie, ties_of};
-use crate::{Backend, Boundary, BuildError, Loss, LossScaling, NoLoss, Pipeline, Sequential};
+use crate::ties::{Tie, TiedUse, ties_of};
+use crate::{
+    Backend, Boundary, BuildError, Loss, LossScaling, NoLoss, Packet, Pipeline, Sequential,
+    processes,
+};
 
 /// What the partitioner balances.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -56,6 +60,7 @@ impl From<Costs> for LayerCosts {
 pub struct Builder<I, O, T = NoLoss> {
     pub(crate) model: Sequential<I, O>,
     pub(crate) backend: Option<Arc<dyn Backend>>,
+    transport: Option<Arc<dyn Transport<Packet>>>,
     stages: usize,
     chunks: Option<usize>,
     micro_batches: Option<usize>,
@@ -81,6 +86,7 @@ impl<I: Boundary, O: Boundary> Builder<I, O> {
         Self {
             model,
             backend: None,
+            transport: None,
             stages: 1,
             chunks: None,
             micro_batches: None,
@@ -108,6 +114,21 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
     #[must_use]
     pub fn backend(mut self, backend: impl Backend + 'static) -> Self {
         self.backend = Some(Arc::new(backend));
+        self
+    }
+
+    /// Spreads the pipeline over processes, as many as it has ranks: this one runs the rank that
+    /// `transport`'s endpoint has. By default all ranks are threads of this process.
+    ///
+    /// Every process builds the same pipeline and makes the same calls with the same batches; before each,
+    /// processes compare what they are about to do, and all refuse if one differs. A process makes only
+    /// the layers of its own stages. Losses, weights, metrics, norms and predictions are known to all of
+    /// them; [parameters](Pipeline::parameters), [gradients](Pipeline::gradients) and the spans of a
+    /// timeline to the process of their rank, see [`Pipeline::gather`] and
+    /// [`Pipeline::gather_timeline`].
+    #[must_use]
+    pub fn transport(mut self, transport: impl Transport<Packet> + 'static) -> Self {
+        self.transport = Some(Arc::new(transport));
         self
     }
 
@@ -285,6 +306,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         Builder {
             model: self.model,
             backend: self.backend,
+            transport: self.transport,
             stages: self.stages,
             chunks: self.chunks,
             micro_batches: self.micro_batches,
@@ -326,6 +348,13 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
     pub fn build(self) -> Result<Pipeline<I, O, T>, BuildError> {
         self.model.check()?;
         let shape = self.shape()?;
+        let transport = self.transport.clone();
+        if let Some(processes) = transport.as_ref().map(|transport| transport.ranks())
+            && processes != shape.ranks
+        {
+            return Err(BuildError::Processes { processes, ranks: shape.ranks });
+        }
+        let is_here = |rank: Rank| transport.as_ref().is_none_or(|t| t.rank() == rank.index());
         let missing = |what, method| BuildError::Missing { what, method };
         let backend = self.backend.clone().ok_or(missing("backend", "backend"))?;
         let trains = self.loss.is_some();
@@ -397,6 +426,14 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         let optimizer = self.optimizer.unwrap_or_else(|| SgdConfig::new().init());
         let loss = self.loss;
         let (metric_names, metrics): (Vec<_>, Vec<_>) = self.metrics.into_iter().unzip();
+        let terms = processes::terms_of_model(&self.model.layers, &sizes, &ties)
+            .with("the cut into stages", &partition)
+            .with("the seed", self.seed)
+            .with("clipping", format_args!("{:?}", self.clipping))
+            .with("staged updates", self.stage_updates)
+            .with("the type of computation", format_args!("{:?}", self.compute_dtype))
+            .with("loss scaling", format_args!("{:?}", self.loss_scaling))
+            .with("metrics", metric_names.join(", "));
         let common = Common {
             backend: Arc::clone(&backend),
             stage_updates: self.stage_updates,
@@ -430,6 +467,19 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
                 parameters: sizes[range.clone()].iter().map(|size| size.parameters).sum(),
                 device: format!("{device:?}"),
             });
+            if !is_here(rank) {
+                // Only what starts a tied parameter that is used here as well.
+                let elsewhere = |tie: &&Tie| {
+                    let is_here =
+                        |tied: &TiedUse| is_here(course.placement[partition.part_of(tied.layer)]);
+                    range.contains(&tie[0].layer) && tie.iter().any(is_here)
+                };
+                for first in ties.iter().filter(elsewhere).map(|tie| &tie[0]) {
+                    let cell = (blueprints[first.layer - range.start].make)(&context);
+                    tied_values.extend(cell.parameters().remove_entry(&first.path));
+                }
+                continue;
+            }
             let mut cells: Vec<_> =
                 blueprints.iter().map(|blueprint| (blueprint.make)(&context)).collect();
             for tie in ties.iter() {
@@ -451,11 +501,19 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             ranks[rank.index()].push((stage, compute));
         }
         let mut setups = Vec::with_capacity(ranks.len());
-        for (rank, stages) in ranks.into_iter().enumerate() {
+        for (rank, stages) in ranks.into_iter().enumerate().filter(|(r, _)| is_here(Rank::new(*r)))
+        {
             setups.push(RankSetup { stages, host: backend.host(rank)? });
         }
+        let process = transport.as_ref().map_or(0, |transport| transport.rank());
+        let workers = match (transport, setups.pop()) {
+            (Some(transport), Some(own)) => Workers::join(own, transport)?,
+            (_, last) => Workers::start(setups.into_iter().chain(last).collect())?,
+        };
         Ok(Pipeline {
-            workers: Workers::start(setups)?,
+            workers,
+            process,
+            terms,
             course,
             programs: HashMap::new(),
             rates: self.rates.unwrap_or_else(|| ModuleLrScheduler::new(0.0)),

@@ -8,7 +8,7 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::tensor::TensorData;
 use stovepipe_checkpoint::{CheckpointPolicy, Layout};
 use stovepipe_partition::Partition;
-use stovepipe_runtime::{StepReport, Workers};
+use stovepipe_runtime::{StepReport, Terms, Workers};
 use stovepipe_schedule::{
     Edges, ForwardOnly, MicroBatch, Mode, Plan, Program, Rank, Retention, Schedule, Shape, Stage,
     Timeline,
@@ -209,6 +209,10 @@ impl Course {
 /// [`Pipeline::builder`]. Dropping it ends its threads.
 pub struct Pipeline<I = NoLoss, O = NoLoss, T = NoLoss> {
     pub(crate) workers: Workers<BurnStage>,
+    /// The number of this process.
+    pub(crate) process: usize,
+    /// What processes must agree on, whatever they do.
+    pub(crate) terms: Terms,
     pub(crate) course: Course,
     pub(crate) programs: HashMap<(bool, usize), Arc<Program>>,
     pub(crate) rates: ModuleLrScheduler,
@@ -349,7 +353,8 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
 }
 
 impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
-    /// The model's output for one batch, with evaluation behaviour, on the last stage's device.
+    /// The model's output for one batch, with evaluation behaviour, on the last stage's device, or where
+    /// ranks are processes on the host of each.
     ///
     /// # Errors
     ///
@@ -358,7 +363,7 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         let batch = self.batch(Task::Predict, input, None)?;
         let mut report = self.run(Mode::ForwardOnly, batch)?;
         let predictions = report.outputs.pop().map(|output| output.predictions).unwrap_or_default();
-        let joined = Packet::concat(predictions).ok_or(TrainError::Join)?;
+        let joined = self.share(Packet::concat(predictions))?.ok_or(TrainError::Join)?;
         Ok(from_parts(joined.into_values())?)
     }
 
@@ -371,7 +376,7 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         self
     }
 
-    /// The parameters of all stages, copied to the host, by their path in the model, like
+    /// The parameters of all stages of this process, copied to the host, by their path in the model, like
     /// `blocks.3.up.weight`.
     ///
     /// # Errors
@@ -379,8 +384,10 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
     /// [`StepError`] if a worker is gone.
     pub fn parameters(&mut self) -> Result<BTreeMap<String, TensorData>, StepError> {
         let mut parameters = BTreeMap::new();
-        for summary in &self.summaries {
-            parameters.extend(self.workers.visit(summary.stage, |stage| stage.parameters())?);
+        for StageSummary { stage, .. } in &self.summaries {
+            if self.workers.holds(*stage) {
+                parameters.extend(self.workers.visit(*stage, |stage| stage.parameters())?);
+            }
         }
         Ok(parameters)
     }
@@ -458,8 +465,10 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
                 "the batch is smaller than the number of micro-batches"
             );
         }
+        let terms = self.terms_of_call(&task, &input, target.as_ref(), &side);
         let cut = |packet: &Packet| ranges.iter().map(|range| packet.slice(range)).collect();
         Ok(Arc::new(Batch {
+            terms,
             task,
             updates: self.updates,
             scale: self.scaler.map_or(1.0, |scaler| scaler.scale),

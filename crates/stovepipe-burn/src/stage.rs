@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::tensor::{Device, Tensor, TensorData};
-use stovepipe_runtime::{Begin, StageCompute};
+use stovepipe_runtime::{Begin, StageCompute, Terms};
 use stovepipe_schedule::{MicroBatch, StageRetention};
 
 use crate::batch_norm::{self, Observation};
@@ -39,6 +39,8 @@ pub(crate) enum Task {
 /// The input of a step: the mini-batch, cut into micro-batches.
 pub(crate) struct Batch {
     pub(crate) task: Task,
+    /// What processes compare.
+    pub(crate) terms: Terms,
     /// Updates made before this step.
     pub(crate) updates: u64,
     /// What the loss is multiplied by for the backward.
@@ -322,6 +324,10 @@ impl StageCompute for BurnStage {
     type Input = Batch;
     type Output = StageOutput;
     type Error = StageError;
+
+    fn terms(batch: &Batch) -> Terms {
+        batch.terms.clone()
+    }
 
     fn begin(&mut self, begin: Begin<'_, Batch>) -> Result<(), StageError> {
         self.running = Some(Running {

@@ -2,7 +2,11 @@
 //! Filters and options are those of the standard harness.
 
 mod conformance;
+mod exactness;
+mod failures;
 mod launch;
+mod memory;
+mod model;
 
 use std::process::ExitCode;
 
@@ -12,13 +16,17 @@ use libtest_mimic::{Arguments, Trial};
 /// What one rank of a job does; its name is the job's.
 type Act = fn(&[String]) -> Result<(), String>;
 
-const ACTS: [(&str, Act); 1] = [("conformance", conformance::run)];
+const ACTS: [(&str, Act); 2] = [("conformance", conformance::run), ("exactness", exactness::run)];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.split_first() {
         Some((first, job)) if first == launch::AS_RANK => rank(job),
-        _ => libtest_mimic::run(&Arguments::from_args(), tests()).exit_code(),
+        _ => {
+            // Every job has as many processes as cores, or more.
+            let options = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+            libtest_mimic::run(&options, tests()).exit_code()
+        }
     }
 }
 
@@ -37,12 +45,18 @@ fn rank(job: &[String]) -> ExitCode {
 }
 
 fn tests() -> Vec<Trial> {
-    // One after the other: every job has as many processes as cores, or more.
     let mut tests = Vec::new();
     for ranks in [1, 2, 3, 4] {
         tests.push(Trial::test(format!("conformance_{ranks}"), move || {
             Ok(launch(ranks, &["conformance"])?.must_succeed()?)
         }));
     }
+    for ranks in [2, 3, 4] {
+        tests.push(Trial::test(format!("exactness_{ranks}"), move || {
+            Ok(launch(ranks, &["exactness"])?.must_succeed()?)
+        }));
+    }
+    tests.push(Trial::test("memory", || Ok(launch(4, &["memory"])?.must_succeed()?)));
+    tests.extend(failures::tests());
     tests
 }
