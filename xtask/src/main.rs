@@ -37,7 +37,7 @@ enum Command {
     },
     /// Checks format, clippy, documentation, dependency direction and the head of every file.
     Lint {
-        /// Checks clippy and documentation of this transport's crate instead.
+        /// Checks clippy and documentation with this transport instead.
         #[arg(long, value_enum)]
         transport: Option<Transport>,
     },
@@ -110,6 +110,13 @@ impl Transport {
             Self::Mpi => "stovepipe-mpi",
         }
     }
+
+    /// The feature of the facade, the examples and the benchmarks.
+    fn feature(self) -> &'static str {
+        match self {
+            Self::Mpi => "mpi",
+        }
+    }
 }
 
 fn main() -> Result<()> {
@@ -117,16 +124,18 @@ fn main() -> Result<()> {
         Command::Setup { what } => setup::run(what),
         Command::Test { transport: None, filter } => test(&filter),
         Command::Test { transport: Some(transport), filter } => {
-            let test = cargo(["test", "--release", "--package", transport.package()]);
-            test.args(["--"]).args(filter).run()
+            cargo(["test", "--release", "--package", transport.package()]).run()?;
+            let jobs = cargo(["test", "--release", "--features", transport.feature()]);
+            jobs.args(["--test", "jobs", "--"]).args(filter).run()
         }
         Command::Lint { transport: None } => lint::run(),
         Command::Lint { transport: Some(transport) } => {
-            lint::compiled(&["--package", transport.package()])
+            lint::compiled(&["--package", transport.package()])?;
+            lint::compiled(&["--features", transport.feature()])
         }
         Command::Bench { benchmark, backend: _, transport, arguments } => {
-            let package = transport.into_iter().flat_map(|t| ["--package", t.package()]);
-            let bench = cargo(["bench", "--bench", benchmark.target()]).args(package);
+            let features = transport.into_iter().flat_map(|t| ["--features", t.feature()]);
+            let bench = cargo(["bench", "--bench", benchmark.target()]).args(features);
             bench.args(["--"]).args(arguments).run()
         }
         Command::Ci => {

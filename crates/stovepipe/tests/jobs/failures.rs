@@ -6,13 +6,13 @@ use std::thread;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use burn::tensor::Tensor;
 use libtest_mimic::Trial;
-use stovepipe_burn::{Context, Packet, Phase};
-use stovepipe_checkpoint::Always;
-use stovepipe_mpi::Mpi;
-use stovepipe_schedule::OneFOneB;
-use stovepipe_transport::{Direction, Tag, Transport, TransportError};
+use stovepipe::Mpi;
+use stovepipe::burn::tensor::Tensor;
+use stovepipe::checkpoint::Always;
+use stovepipe::schedule::OneFOneB;
+use stovepipe::transport::{Direction, Tag, Transport, TransportError};
+use stovepipe::{Context, Packet, Phase};
 
 use crate::launch::launch;
 use crate::model::{batch, builder, model};
@@ -33,7 +33,7 @@ const EXPECTED: [(&str, &[&str]); 11] = [
     ("panics-in-forward", &["rank 1, stage 1, micro-batch 2, forward", "panicked: on purpose"]),
     ("fails-in-backward", &["rank 1, stage 1, micro-batch 2, backward", "layer `fault`"]),
     ("panics-outside", &["rank 1 is gone"]),
-    ("exits", &["rank 1", "without calling \"finalize\""]),
+    ("exits", &["Process name: [[", ",1]"]),
     ("other-model", &["rank 1 differs from the others in the number of layers: 12 instead of 11"]),
     ("other-micro-batches", &["rank 1 differs from the others in the number of micro-batches: 3"]),
     ("other-batch", &["rank 1 differs from the others in the batch"]),

@@ -1,8 +1,8 @@
 //! The transport's conformance suite, on every process; and that several groups don't mix.
 
 use futures::executor::block_on;
-use stovepipe_mpi::Mpi;
-use stovepipe_transport::{Direction, Tag, Transport, conformance};
+use stovepipe::Mpi;
+use stovepipe::transport::{Direction, Tag, Transport, conformance};
 
 pub(crate) fn run(_: &[String]) -> Result<(), String> {
     let world = || Mpi::world().map_err(|error| error.to_string());

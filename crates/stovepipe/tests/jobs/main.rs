@@ -16,7 +16,12 @@ use libtest_mimic::{Arguments, Trial};
 /// What one rank of a job does; its name is the job's.
 type Act = fn(&[String]) -> Result<(), String>;
 
-const ACTS: [(&str, Act); 2] = [("conformance", conformance::run), ("exactness", exactness::run)];
+const ACTS: [(&str, Act); 4] = [
+    ("conformance", conformance::run),
+    ("exactness", exactness::run),
+    ("failures", failures::run),
+    ("memory", memory::run),
+];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -45,18 +50,11 @@ fn rank(job: &[String]) -> ExitCode {
 }
 
 fn tests() -> Vec<Trial> {
-    let mut tests = Vec::new();
-    for ranks in [1, 2, 3, 4] {
-        tests.push(Trial::test(format!("conformance_{ranks}"), move || {
-            Ok(launch(ranks, &["conformance"])?.must_succeed()?)
-        }));
-    }
-    for ranks in [2, 3, 4] {
-        tests.push(Trial::test(format!("exactness_{ranks}"), move || {
-            Ok(launch(ranks, &["exactness"])?.must_succeed()?)
-        }));
-    }
-    tests.push(Trial::test("memory", || Ok(launch(4, &["memory"])?.must_succeed()?)));
-    tests.extend(failures::tests());
-    tests
+    let succeeds = |job: &'static str, ranks: usize| {
+        Trial::test(format!("{job}_{ranks}"), move || Ok(launch(ranks, &[job])?.must_succeed()?))
+    };
+    let conformance = [1, 2, 3, 4].map(|ranks| succeeds("conformance", ranks));
+    let exactness = [2, 3, 4].map(|ranks| succeeds("exactness", ranks));
+    let tests = conformance.into_iter().chain(exactness).chain([succeeds("memory", 4)]);
+    tests.chain(failures::tests()).collect()
 }

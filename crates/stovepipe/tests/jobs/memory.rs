@@ -1,11 +1,11 @@
 //! The whole model exists nowhere: a process makes the layers of its own stages, one at a time.
 
-use burn::nn::LinearConfig;
-use burn::tensor::Tensor;
 use peak_alloc::PeakAlloc;
-use stovepipe_burn::{LayerCosts, Pipeline, Sequential};
-use stovepipe_flex::Flex;
-use stovepipe_mpi::Mpi;
+use stovepipe::Flex;
+use stovepipe::Mpi;
+use stovepipe::burn::nn::LinearConfig;
+use stovepipe::burn::tensor::Tensor;
+use stovepipe::{LayerCosts, Pipeline, Sequential};
 
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;

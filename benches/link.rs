@@ -8,16 +8,16 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-use burn::nn::LinearConfig;
-use burn::optim::SgdConfig;
-use burn::tensor::activation::relu;
-use burn::tensor::{Device, Distribution, Tensor};
 use futures::executor::block_on;
-use stovepipe_burn::{LayerCosts, MeanSquaredError, Pipeline, Sequential};
-use stovepipe_flex::Flex;
-use stovepipe_mpi::Mpi;
-use stovepipe_schedule::{CostModel, Link, OneFOneB, simulate};
-use stovepipe_transport::{Direction, Tag, Transport};
+use stovepipe::Flex;
+use stovepipe::Mpi;
+use stovepipe::burn::nn::LinearConfig;
+use stovepipe::burn::optim::SgdConfig;
+use stovepipe::burn::tensor::activation::relu;
+use stovepipe::burn::tensor::{Device, Distribution, Tensor};
+use stovepipe::schedule::{CostModel, Link, OneFOneB, simulate};
+use stovepipe::transport::{Direction, Tag, Transport};
+use stovepipe::{LayerCosts, MeanSquaredError, Pipeline, Sequential};
 
 const AS_RANK: &str = "--as-rank";
 /// Rates of the link; the first is as fast as the machine makes it.

@@ -5,12 +5,12 @@
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-use burn::tensor::{Device, Tensor};
 use futures::executor::block_on;
 use mpi::traits::{Communicator, Destination, Source};
-use stovepipe_burn::Packet;
-use stovepipe_mpi::Mpi;
-use stovepipe_transport::{Direction, Tag, Transport};
+use stovepipe::Mpi;
+use stovepipe::Packet;
+use stovepipe::burn::tensor::{Device, Tensor};
+use stovepipe::transport::{Direction, Tag, Transport};
 
 const AS_RANK: &str = "--as-rank";
 /// 1 MiB of floats.

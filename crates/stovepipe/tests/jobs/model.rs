@@ -1,16 +1,17 @@
 //! A small model with everything that crosses ranks: token ids, skips that span stages, dropout, a tied
 //! parameter, batch normalization and a boundary part that gets no gradient.
 
-use burn::module::Module;
-use burn::nn::{EmbeddingConfig, Linear, LinearConfig};
-use burn::optim::AdamConfig;
-use burn::tensor::activation::gelu;
-use burn::tensor::{Device, Int, Tensor, TensorData};
-use stovepipe_burn::{
+use stovepipe::Flex;
+use stovepipe::burn;
+use stovepipe::burn::module::Module;
+use stovepipe::burn::nn::{EmbeddingConfig, Linear, LinearConfig};
+use stovepipe::burn::optim::AdamConfig;
+use stovepipe::burn::tensor::activation::gelu;
+use stovepipe::burn::tensor::{Device, Int, Tensor, TensorData};
+use stovepipe::{
     Accuracy, BatchNorm, Builder, Clipping, Context, CrossEntropy, Layer, LayerCosts, Pipeline,
     Sequential,
 };
-use stovepipe_flex::Flex;
 
 pub(crate) const DIM: usize = 8;
 pub(crate) const SEQ: usize = 5;
@@ -65,6 +66,21 @@ impl Layer for Up {
     }
 }
 
+/// Its running statistics are those of mini-batches.
+#[derive(Module, Debug)]
+struct Normalize {
+    norm: BatchNorm,
+}
+
+impl Layer for Normalize {
+    type Input = Tensor<3>;
+    type Output = Tensor<3>;
+
+    fn forward(&self, x: Tensor<3>, context: &mut Context<'_>) -> Tensor<3> {
+        self.norm.forward(x, context)
+    }
+}
+
 /// Eleven layers; `fault` is one of them, and the last of the second of three stages.
 pub(crate) fn model(
     fault: impl Fn(Tensor<3>, &mut Context<'_>) -> Tensor<3> + Send + Sync + 'static,
@@ -83,10 +99,10 @@ pub(crate) fn model(
         .push("down.0", down("0"))
         .push("down.1", down("1"))
         .push("down.2", down("2"))
-        .push("normalize", |d| BatchNorm::<3>::new(SEQ, d))
+        .push("normalize", |d| Normalize { norm: BatchNorm::new(SEQ, d) })
         .push("up.2", up("2"))
-        .push("up.1", up("1"))
         .push_fn_with_context("fault", fault)
+        .push("up.1", up("1"))
         .push("up.0", up("0"))
         .push_fn("gelu", |x: Tensor<3>| gelu(x))
         .push_module(
