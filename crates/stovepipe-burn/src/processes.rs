@@ -85,7 +85,8 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         }
         let mut bytes = Vec::new();
         if let Some(own) = own {
-            own.encode(&mut bytes)?;
+            let tail = own.encode(&mut bytes)?;
+            bytes.extend(tail.as_ref());
         }
         let gathered = self.gather(bytes)?;
         let shared = gathered.iter().find(|bytes| !bytes.is_empty());

@@ -4,7 +4,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use burn::tensor::{Bool, BoolStore, DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{Bool, BoolStore, DType, Device, Int, Tensor, TensorData, bf16, f16};
 use stovepipe_transport::{Wire, WireError};
 
 use crate::Packet;
@@ -84,16 +84,24 @@ impl HostPart {
     }
 }
 
-impl Wire for Packet {
-    fn size_hint(&self) -> usize {
-        let parts = self.parts().iter().flatten();
-        64 + parts.map(|part| part.bytes() as usize + 64).sum::<usize>()
-    }
+/// The data of a boundary value's last tensor.
+pub struct Tail(Option<TensorData>);
 
-    fn encode(self, buffer: &mut Vec<u8>) -> Result<(), WireError> {
+impl AsRef<[u8]> for Tail {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_ref().map(TensorData::as_bytes).unwrap_or_default()
+    }
+}
+
+impl Wire for Packet {
+    type Tail = Tail;
+
+    fn encode(self, buffer: &mut Vec<u8>) -> Result<Tail, WireError> {
+        let mut tail = Tail(None);
         let (parts, sections) = self.into_pieces();
         put(buffer, [sections.len()].into_iter().chain(sections).chain([parts.len()]));
         for part in parts {
+            buffer.extend_from_slice(std::mem::replace(&mut tail, Tail(None)).as_ref());
             let Some(part) = part else {
                 buffer.push(kind::NOTHING);
                 continue;
@@ -108,9 +116,9 @@ impl Wire for Packet {
             })?;
             buffer.extend([kind, number as u8]);
             put(buffer, [data.rank()].into_iter().chain(data.shape().iter().copied()));
-            buffer.extend_from_slice(data.as_bytes());
+            tail = Tail(Some(data));
         }
-        Ok(())
+        Ok(tail)
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, WireError> {
@@ -183,10 +191,38 @@ impl<'a> Reader<'a> {
         let shape = self.numbers(rank)?;
         let elements =
             shape.iter().try_fold(dtype.size(), |product, axis| product.checked_mul(*axis));
-        let bytes = self.take(elements?)?.to_vec();
-        let data = TensorData::try_from_bytes_vec(bytes, shape, dtype).ok()?;
+        let data = data_of(self.take(elements?)?, shape, dtype)?;
         Some(HostPart { kind, data })
     }
+}
+
+/// A tensor's data of its bytes. Made as elements, because Burn copies plain bytes once more to align them.
+fn data_of(bytes: &[u8], shape: Vec<usize>, dtype: DType) -> Option<TensorData> {
+    macro_rules! elements {
+        ($type:ty) => {{
+            let (chunks, _) = bytes.as_chunks::<{ size_of::<$type>() }>();
+            let elements: Vec<$type> = chunks.iter().map(|c| <$type>::from_ne_bytes(*c)).collect();
+            TensorData::new(elements, shape)
+        }};
+    }
+    Some(match dtype {
+        DType::F64 => elements!(f64),
+        DType::F32 => elements!(f32),
+        DType::F16 => elements!(f16),
+        DType::BF16 => elements!(bf16),
+        DType::I64 => elements!(i64),
+        DType::I32 => elements!(i32),
+        DType::I16 => elements!(i16),
+        DType::I8 => elements!(i8),
+        DType::U64 => elements!(u64),
+        DType::U32 => elements!(u32),
+        DType::U16 => elements!(u16),
+        DType::U8 => elements!(u8),
+        DType::Bool(_) => {
+            TensorData::new(bytes.iter().map(|byte| *byte != 0).collect::<Vec<bool>>(), shape)
+        }
+        _ => return None,
+    })
 }
 
 /// Everything that an encoding would say, without the copy.
@@ -212,7 +248,8 @@ mod tests {
 
     fn sent(packet: Packet) -> Packet {
         let mut buffer = vec![0xff; 3];
-        packet.encode(&mut buffer).expect("encodes");
+        let tail = packet.encode(&mut buffer).expect("encodes");
+        buffer.extend(tail.as_ref());
         Packet::decode(&buffer[3..]).expect("decodes")
     }
 
@@ -258,7 +295,9 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         let mut good = Vec::new();
-        into_packet(Tensor::<2>::ones([2, 3], &Device::flex())).encode(&mut good).expect("encodes");
+        let packet = into_packet(Tensor::<2>::ones([2, 3], &Device::flex()));
+        let tail = packet.encode(&mut good).expect("encodes");
+        good.extend(tail.as_ref());
         for length in 0..good.len() {
             assert!(Packet::decode(&good[..length]).is_err(), "{length} bytes");
         }

@@ -1,11 +1,25 @@
 //! [`Backoff`]: how long the thread for MPI rests between two looks. Cores are few, and the stages compute
 //! on them.
 
+use std::hint;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// For so long after something moved, it only yields while somebody waits.
-const EAGER: Duration = Duration::from_micros(300);
+/// What is there to look out for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outlook {
+    /// A message is under way, which moves only while somebody looks.
+    UnderWay,
+    /// Somebody waits for a message, and so doesn't compute.
+    Awaited,
+    /// Nobody waits.
+    Quiet,
+}
+
+/// For so long after something moved, messages under way are looked after without a pause.
+const BUSY: Duration = Duration::from_micros(300);
+/// For so long after something moved, the thread only yields while somebody waits.
+const EAGER: Duration = Duration::from_millis(1);
 /// The first rest; each further one is twice as long.
 const SHORTEST: Duration = Duration::from_micros(20);
 /// A message that nobody waits for yet is noticed this late at worst.
@@ -27,14 +41,16 @@ impl Backoff {
         *self = Self::new();
     }
 
-    /// Nothing moved. `awaited` says whether somebody waits for a message, or one is under way. Whoever
-    /// unparks the thread ends the rest.
-    pub(crate) fn rest(&mut self, awaited: bool) {
-        if awaited && self.moved.elapsed() < EAGER {
+    /// Nothing moved. Whoever unparks the thread ends the rest.
+    pub(crate) fn rest(&mut self, outlook: Outlook) {
+        let still = self.moved.elapsed();
+        if outlook == Outlook::UnderWay && still < BUSY {
+            hint::spin_loop();
+        } else if outlook != Outlook::Quiet && still < EAGER {
             thread::yield_now();
-            return;
+        } else {
+            thread::park_timeout(self.next);
+            self.next = (2 * self.next).min(LONGEST);
         }
-        thread::park_timeout(self.next);
-        self.next = (2 * self.next).min(LONGEST);
     }
 }

@@ -8,7 +8,7 @@ use std::task::{Poll, Waker};
 
 use stovepipe_transport::{Tag, TransportError};
 
-use crate::frame::{self, Address, Head};
+use crate::frame::{self, Address, Frame, Head};
 use crate::pool::Pool;
 use crate::round::{Part, Round};
 
@@ -19,7 +19,7 @@ pub(crate) struct After {
     /// Replaced wakers: dropping one can run any code.
     pub(crate) stale: Vec<Waker>,
     /// Frames by the rank that they go to.
-    pub(crate) send: Vec<(usize, Vec<u8>)>,
+    pub(crate) send: Vec<(usize, Frame)>,
 }
 
 impl After {
@@ -328,10 +328,10 @@ impl Desk {
 }
 
 /// A frame of its own, for what is small and rare.
-pub(crate) fn whole(address: Address, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn whole(address: Address, payload: &[u8]) -> Frame {
     let mut frame = frame::begin(Vec::new(), address);
     frame.extend(payload);
-    frame::end(frame)
+    Frame::end(frame, None)
 }
 
 fn gather_of(gathers: &mut BTreeMap<(u64, u32), Gather>, key: (u64, u32)) -> &mut Gather {

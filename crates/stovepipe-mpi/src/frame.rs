@@ -65,12 +65,33 @@ pub(crate) fn begin(mut buffer: Vec<u8>, address: Address) -> Vec<u8> {
     buffer
 }
 
-/// Ends a frame: notes how long the payload is, and pads it.
-pub(crate) fn end(mut buffer: Vec<u8>) -> Vec<u8> {
-    let length = (buffer.len() - BLOCK) as u64;
-    buffer[BLOCK - 8..BLOCK].copy_from_slice(&length.to_le_bytes());
-    buffer.resize(buffer.len().next_multiple_of(BLOCK), 0);
-    buffer
+/// A message ready to be sent: a frame, of which the last part may be elsewhere.
+pub(crate) struct Frame {
+    pub(crate) buffer: Vec<u8>,
+    pub(crate) tail: Option<Tail>,
+}
+
+/// Bytes that are sent from where they are.
+pub(crate) type Tail = Box<dyn AsRef<[u8]> + Send>;
+
+impl Frame {
+    /// Ends a frame: notes how long the payload is, and pads it.
+    pub(crate) fn end(mut buffer: Vec<u8>, tail: Option<Tail>) -> Self {
+        let tail = tail.filter(|tail| !(**tail).as_ref().is_empty());
+        let behind = tail.as_ref().map_or(0, |tail| (**tail).as_ref().len());
+        let length = (buffer.len() - BLOCK + behind) as u64;
+        buffer[BLOCK - 8..BLOCK].copy_from_slice(&length.to_le_bytes());
+        if tail.is_none() {
+            buffer.resize(buffer.len().next_multiple_of(BLOCK), 0);
+        }
+        Self { buffer, tail }
+    }
+
+    /// How many bytes are missing behind the tail to make whole blocks.
+    pub(crate) fn padding(&self) -> usize {
+        let length = self.buffer.len() + self.tail.as_ref().map_or(0, |t| (**t).as_ref().len());
+        length.next_multiple_of(BLOCK) - length
+    }
 }
 
 /// Takes a frame apart, which may stand in a longer buffer. `None` if it is none.
@@ -126,9 +147,16 @@ mod tests {
                 let (address, payload) = (Address { channel: 0x0102_0304, head }, vec![7; length]);
                 let mut frame = begin(vec![1; 3], address);
                 frame.extend(&payload);
-                let mut frame = end(frame);
+                let mut frame = Frame::end(frame, None).buffer;
                 assert!(frame.len().is_multiple_of(BLOCK));
                 assert_eq!(read(&frame), Some((address, &*payload)));
+                // The same in two pieces.
+                let tail = Some(Box::new(payload.clone()) as Tail);
+                let pieces = Frame::end(begin(Vec::new(), address), tail);
+                let mut joined = pieces.buffer.clone();
+                joined.extend(pieces.tail.iter().flat_map(|tail| (**tail).as_ref()));
+                joined.extend(vec![0; pieces.padding()]);
+                assert_eq!(joined, frame);
                 // A buffer that was used before is longer.
                 frame.extend([9; BLOCK]);
                 assert_eq!(read(&frame), Some((address, &*payload)));
@@ -138,7 +166,8 @@ mod tests {
 
     #[test]
     fn what_is_no_frame_is_not_read() {
-        let good = end(begin(Vec::new(), Address { channel: 0, head: Head::Leave }));
+        let good = begin(Vec::new(), Address { channel: 0, head: Head::Leave });
+        let good = Frame::end(good, None).buffer;
         assert_eq!(read(&good[..BLOCK - 1]), None);
         let mut long = good.clone();
         long[BLOCK - 8] = 1;

@@ -12,7 +12,7 @@ use mpi::ffi;
 use mpi::raw::AsRaw;
 use mpi::topology::{Communicator, SimpleCommunicator};
 
-use crate::frame::BLOCK;
+use crate::frame::{BLOCK, Frame, Tail};
 
 /// A communicator of our own.
 pub(crate) struct Link {
@@ -33,8 +33,12 @@ pub(crate) struct UnderWay {
     request: ffi::MPI_Request,
     /// Empty once it has been taken back.
     buffer: Vec<u8>,
+    tail: Option<Tail>,
     peer: usize,
 }
+
+/// What fills up the last block behind a tail.
+static PADDING: [u8; BLOCK] = [0; BLOCK];
 
 impl Link {
     pub(crate) fn new(communicator: SimpleCommunicator) -> Self {
@@ -48,25 +52,63 @@ impl Link {
         Self { communicator, block }
     }
 
-    /// Begins to send a frame, which is a whole number of blocks.
-    pub(crate) fn send(&self, to: usize, frame: Vec<u8>) -> UnderWay {
+    /// Begins to send a frame.
+    pub(crate) fn send(&self, to: usize, frame: Frame) -> UnderWay {
+        let padding = frame.padding();
+        let Frame { buffer, tail } = frame;
         let mut request = MaybeUninit::uninit();
-        let blocks = frame.len() / BLOCK;
-        // SAFETY: the buffer has so many blocks and outlives the request: `UnderWay` keeps both, and frees
-        // the buffer only when MPI says it is done. The call fills `request`.
+        let (to_rank, communicator) = (to as c_int, self.communicator.as_raw());
+        // SAFETY: the bytes named are those of the buffer, the tail and a static; buffer and tail outlive
+        // the request, as `UnderWay` keeps all three, and frees them only when MPI says it is done. Moving
+        // the owners doesn't move the bytes, which are on the heap. The calls fill `request`.
         let request = unsafe {
-            ffi::MPI_Isend(
-                frame.as_ptr().cast::<c_void>(),
-                blocks as c_int,
-                self.block,
-                to as c_int,
-                0,
-                self.communicator.as_raw(),
-                request.as_mut_ptr(),
-            );
+            if let Some(tail) = &tail {
+                let mut pieces = Self::pieces(&[&buffer, (**tail).as_ref(), &PADDING[..padding]]);
+                // With addresses in the type, the message starts at `MPI_BOTTOM`, which is null.
+                let bottom = std::ptr::null();
+                ffi::MPI_Isend(bottom, 1, pieces, to_rank, 0, communicator, request.as_mut_ptr());
+                // MPI keeps it until the message has been sent.
+                ffi::MPI_Type_free(&raw mut pieces);
+            } else {
+                let (start, blocks) = (buffer.as_ptr().cast(), (buffer.len() / BLOCK) as c_int);
+                let block = self.block;
+                ffi::MPI_Isend(
+                    start,
+                    blocks,
+                    block,
+                    to_rank,
+                    0,
+                    communicator,
+                    request.as_mut_ptr(),
+                );
+            }
             request.assume_init()
         };
-        UnderWay { request, buffer: frame, peer: to }
+        UnderWay { request, buffer, tail, peer: to }
+    }
+
+    /// A type for bytes in several places, given by their addresses.
+    fn pieces(places: &[&[u8]]) -> ffi::MPI_Datatype {
+        /// MPI counts in 31 bits.
+        const LONGEST: usize = 1 << 30;
+        let chunks: Vec<&[u8]> = places.iter().flat_map(|place| place.chunks(LONGEST)).collect();
+        let lengths: Vec<c_int> = chunks.iter().map(|chunk| chunk.len() as c_int).collect();
+        let starts: Vec<ffi::MPI_Aint> =
+            chunks.iter().map(|chunk| chunk.as_ptr().addr() as ffi::MPI_Aint).collect();
+        let count = chunks.len() as c_int;
+        let mut made = MaybeUninit::uninit();
+        // SAFETY: both lists have `count` entries; the calls fill `made`.
+        unsafe {
+            ffi::MPI_Type_create_hindexed(
+                count,
+                lengths.as_ptr(),
+                starts.as_ptr(),
+                ffi::RSMPI_UINT8_T,
+                made.as_mut_ptr(),
+            );
+            ffi::MPI_Type_commit(made.as_mut_ptr());
+            made.assume_init()
+        }
     }
 
     /// The next message that has been announced, from whomever.
@@ -113,7 +155,7 @@ impl Link {
             );
             request.assume_init()
         };
-        UnderWay { request, buffer, peer: from }
+        UnderWay { request, buffer, tail: None, peer: from }
     }
 
     /// Ends the job: all its processes.
@@ -153,8 +195,8 @@ impl UnderWay {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         if !self.buffer.is_empty() && !self.is_done() {
-            // MPI may still use it.
-            std::mem::forget(std::mem::take(&mut self.buffer));
+            // MPI may still use them.
+            std::mem::forget((std::mem::take(&mut self.buffer), self.tail.take()));
         }
     }
 }

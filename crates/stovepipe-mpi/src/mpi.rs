@@ -11,7 +11,7 @@ use stovepipe_transport::{Tag, Transport, TransportError, Wire};
 
 use crate::MpiError;
 use crate::desk::{After, Desk};
-use crate::frame::{self, Address, Head};
+use crate::frame::{self, Address, Frame, Head};
 use crate::pool::Pool;
 use crate::progress::{self, Running, Shared, State, desk_of};
 
@@ -132,15 +132,14 @@ impl<V: Wire> Transport<V> for Mpi {
 
     async fn send(&self, to: usize, tag: Tag, value: V) -> Result<(), TransportError> {
         self.peer(to)?;
-        let size = frame::BLOCK + value.size_hint();
-        let buffer = self.with(|desk, pool, _| {
-            desk.may_send(to, tag).map(|()| pool.take(size.next_multiple_of(frame::BLOCK)))
-        });
+        let buffer =
+            self.with(|desk, pool, _| desk.may_send(to, tag).map(|()| pool.take(frame::BLOCK)));
         let address = Address { channel: self.channel, head: Head::Value(tag) };
-        let mut frame = frame::begin(buffer?, address);
-        let encoded = value.encode(&mut frame);
-        encoded.map_err(|error| TransportError::Link { rank: to, reason: error.to_string() })?;
-        let frame = frame::end(frame);
+        let mut buffer = frame::begin(buffer?, address);
+        let tail = value.encode(&mut buffer);
+        let tail =
+            tail.map_err(|error| TransportError::Link { rank: to, reason: error.to_string() })?;
+        let frame = Frame::end(buffer, Some(Box::new(tail)));
         self.with(|_, _, after| after.send.push((to, frame)));
         Ok(())
     }

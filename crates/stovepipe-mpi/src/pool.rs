@@ -10,14 +10,15 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// The smallest buffer with room for `bytes`, or else the largest there is, or a new one. What is in it
-    /// means nothing.
+    /// The smallest buffer with room for `bytes`, of several the one used last, which caches still hold; or
+    /// else the largest there is, or a new one. What is in it means nothing.
     pub(crate) fn take(&mut self, bytes: usize) -> Vec<u8> {
-        let fits = self.free.iter().enumerate().filter(|(_, buffer)| buffer.capacity() >= bytes);
+        let newest_first = self.free.iter().enumerate().rev();
+        let fits = newest_first.filter(|(_, buffer)| buffer.capacity() >= bytes);
         let best = fits.min_by_key(|(_, buffer)| buffer.capacity());
         let largest = || self.free.iter().enumerate().max_by_key(|(_, buffer)| buffer.capacity());
         match best.or_else(largest).map(|(index, _)| index) {
-            Some(index) => self.free.swap_remove(index),
+            Some(index) => self.free.remove(index),
             None => Vec::with_capacity(bytes),
         }
     }

@@ -10,9 +10,9 @@ use mpi::Threading;
 use mpi::topology::Communicator;
 
 use crate::MpiError;
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, Outlook};
 use crate::desk::{After, Desk, whole};
-use crate::frame::{self, Address, Head};
+use crate::frame::{self, Address, Frame, Head};
 use crate::link::{Link, UnderWay};
 use crate::pool::Pool;
 
@@ -33,7 +33,7 @@ pub(crate) struct Shared {
 pub(crate) struct State {
     pub(crate) desks: HashMap<u32, Desk>,
     pub(crate) pool: Pool,
-    pub(crate) outbox: VecDeque<(usize, Vec<u8>)>,
+    pub(crate) outbox: VecDeque<(usize, Frame)>,
     /// The number of the next endpoint.
     pub(crate) next_channel: u32,
     /// Endpoints that haven't been dropped.
@@ -165,9 +165,13 @@ impl<'a> Progress<'a> {
             if moved {
                 backoff.reset();
             } else {
-                let under_way = !self.sending.is_empty()
-                    || self.receiving.iter().any(|queue| !queue.is_empty());
-                backoff.rest(awaited || under_way);
+                let receives = self.receiving.iter().any(|queue| !queue.is_empty());
+                let outlook = match (receives || !self.sending.is_empty(), awaited) {
+                    (true, _) => Outlook::UnderWay,
+                    (false, true) => Outlook::Awaited,
+                    (false, false) => Outlook::Quiet,
+                };
+                backoff.rest(outlook);
             }
         }
     }

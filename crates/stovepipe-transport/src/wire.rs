@@ -21,10 +21,10 @@ impl WireError {
 ///
 /// # Contract
 ///
-/// What was encoded decodes to an equal value, whatever process does it: bytes say everything that the
-/// value is made of, such as the type and shape of a tensor, so that values of varying shapes need no
-/// agreement ahead. Encoding copies the value's data once at most, straight into the buffer, and decoding
-/// once at most out of it.
+/// What was encoded, the tail behind the buffer, decodes to an equal value, whatever process does it: bytes
+/// say everything that the value is made of, such as the type and shape of a tensor, so that values of
+/// varying shapes need no agreement ahead. Encoding copies the value's data once at most, straight into the
+/// buffer; what it returns as the tail, a transport can send from where it is. Decoding copies once at most.
 ///
 /// # Examples
 ///
@@ -35,10 +35,12 @@ impl WireError {
 /// struct Pixel(u32, u32);
 ///
 /// impl Wire for Pixel {
-///     fn encode(self, buffer: &mut Vec<u8>) -> Result<(), WireError> {
+///     type Tail = [u8; 0];
+///
+///     fn encode(self, buffer: &mut Vec<u8>) -> Result<[u8; 0], WireError> {
 ///         buffer.extend(self.0.to_le_bytes());
 ///         buffer.extend(self.1.to_le_bytes());
-///         Ok(())
+///         Ok([])
 ///     }
 ///
 ///     fn decode(bytes: &[u8]) -> Result<Self, WireError> {
@@ -50,23 +52,22 @@ impl WireError {
 /// }
 ///
 /// let mut buffer = Vec::new();
-/// Pixel(3, 4).encode(&mut buffer)?;
+/// buffer.extend(Pixel(3, 4).encode(&mut buffer)?);
 /// assert_eq!(Pixel::decode(&buffer)?, Pixel(3, 4));
 /// assert!(Pixel::decode(&buffer[1..]).is_err());
 /// # Ok::<(), WireError>(())
 /// ```
 pub trait Wire: Sized + Send + 'static {
-    /// About how many bytes the encoded value has, so that a buffer of the right size can be found.
-    fn size_hint(&self) -> usize {
-        0
-    }
+    /// The last part of an encoded value, which owns its bytes; often all of its data.
+    type Tail: AsRef<[u8]> + Send + 'static;
 
-    /// Appends the value to `buffer`, which may already hold something else.
+    /// Appends the value to `buffer`, which may already hold something else, all but the tail, which may be
+    /// empty.
     ///
     /// # Errors
     ///
     /// If the value can't be read, for example because its device is lost.
-    fn encode(self, buffer: &mut Vec<u8>) -> Result<(), WireError>;
+    fn encode(self, buffer: &mut Vec<u8>) -> Result<Self::Tail, WireError>;
 
     /// The value that was encoded as `bytes`.
     ///
@@ -77,13 +78,10 @@ pub trait Wire: Sized + Send + 'static {
 }
 
 impl Wire for Vec<u8> {
-    fn size_hint(&self) -> usize {
-        self.len()
-    }
+    type Tail = Self;
 
-    fn encode(self, buffer: &mut Vec<u8>) -> Result<(), WireError> {
-        buffer.extend_from_slice(&self);
-        Ok(())
+    fn encode(self, _: &mut Vec<u8>) -> Result<Self, WireError> {
+        Ok(self)
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, WireError> {

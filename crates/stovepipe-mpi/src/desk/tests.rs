@@ -33,7 +33,7 @@ impl Office {
     fn at<R>(&mut self, me: usize, act: impl FnOnce(&mut Desk, &mut Pool, &mut After) -> R) -> R {
         let mut after = After::default();
         let result = act(&mut self.desks[me], &mut self.pool, &mut after);
-        self.flying.extend(after.send.drain(..).map(|(to, frame)| (me, to, frame)));
+        self.flying.extend(after.send.drain(..).map(|(to, frame)| (me, to, frame.buffer)));
         after.wake();
         result
     }
@@ -49,7 +49,7 @@ impl Office {
 
     fn send(&mut self, from: usize, to: usize, tag: Tag) {
         let frame = whole(Address { channel: 0, head: Head::Value(tag) }, b"value");
-        self.flying.push((from, to, frame));
+        self.flying.push((from, to, frame.buffer));
     }
 
     fn recv(&mut self, me: usize, from: usize, tag: Tag) -> Poll<Result<Vec<u8>, TransportError>> {
