@@ -9,8 +9,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use peak_alloc::PeakAlloc;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use stovepipe::Profiling;
 use stovepipe::tune::{Choice, Cluster, Profile, Report, Tuner};
+use stovepipe::{MemoryCounter, Profiling};
 
 use crate::Builder;
 use crate::arguments::Arguments;
@@ -20,6 +20,22 @@ use crate::model;
 /// Counts the bytes that are allocated, to know what layers keep.
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
+
+struct Allocator;
+
+impl MemoryCounter for Allocator {
+    fn live_bytes(&self) -> u64 {
+        ALLOCATOR.current_usage() as u64
+    }
+
+    fn peak_bytes(&self) -> u64 {
+        ALLOCATOR.peak_usage() as u64
+    }
+
+    fn reset_peak(&self) {
+        ALLOCATOR.reset_peak_usage();
+    }
+}
 
 /// How many of the best choices are shown.
 const SHOWN: usize = 8;
@@ -42,7 +58,7 @@ pub(crate) fn measure(
     let profiling = Profiling::new(sizes)
         .together(layers.div_ceil(arguments.stages))
         .busy_ranks(arguments.stages - 1)
-        .live_bytes(|| ALLOCATOR.current_usage() as u64)
+        .memory(Allocator)
         .progress(move |layer, number, _| {
             shown.set_position(number as u64);
             shown.set_message(layer.to_owned());

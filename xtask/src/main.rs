@@ -65,6 +65,8 @@ enum Command {
 enum Benchmark {
     /// One stage against two.
     Stages,
+    /// What ranks allocate, against what is predicted of them, and what fits into a limit.
+    Memory,
     /// Steps against what the tuner predicts of them.
     Prediction,
     /// Steps with and without recomputation.
@@ -82,6 +84,7 @@ impl Benchmark {
         match self {
             Self::Stages => "stages",
             Self::Link => "link",
+            Self::Memory => "memory",
             Self::Prediction => "prediction",
             Self::Recomputation => "recomputation",
             Self::Transport => "exchange",

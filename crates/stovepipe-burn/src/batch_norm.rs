@@ -116,7 +116,7 @@ impl From<burn::nn::BatchNorm> for BatchNorm {
     /// With the parameters, running statistics and settings of Burn's.
     fn from(norm: burn::nn::BatchNorm) -> Self {
         let inner = |value: Tensor<1>| {
-            if value.device().is_autodiff() { value.inner() } else { value }
+            widen(if value.device().is_autodiff() { value.inner() } else { value })
         };
         Self {
             gamma: norm.gamma,
@@ -179,8 +179,10 @@ impl Observation {
         let (mean, variance) = running.clone();
         let device = self.mean.device();
         let old = |value: Tensor<1>| value.to_device(&device) * (1.0 - self.momentum);
-        let unbiased = self.squares / (self.count - 1.0).max(1.0);
-        let mean = old(mean) + self.mean * self.momentum;
+        let typed = |value: Tensor<1>| cast(value, mean.dtype());
+        let unbiased = typed(self.squares / (self.count - 1.0).max(1.0));
+        let seen = typed(self.mean);
+        let mean = old(mean) + seen * self.momentum;
         let variance = old(variance) + unbiased * self.momentum;
         *running = (mean, variance);
     }

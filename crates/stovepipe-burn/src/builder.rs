@@ -11,22 +11,23 @@ use burn::tensor::FloatDType;
 use stovepipe_checkpoint::{CheckpointPolicy, Never};
 use stovepipe_partition::{Costs, Explicit, Minimax, Partitioner};
 use stovepipe_runtime::{RankSetup, Workers};
-use stovepipe_schedule::{GPipe, Mode, Rank, Schedule, Shape, Stage};
+use stovepipe_schedule::{GPipe, Mode, Rank, Schedule, Shape};
 use stovepipe_transport::Transport;
 use stovepipe_tune::{Choice, Configuration};
 
+use crate::assembly::Assembly;
 use crate::gradients::Clipping;
 use crate::loss::{ErasedLoss, erase};
-use crate::pipeline::{Course, StageSummary};
+use crate::pipeline::Course;
 use crate::precision::{Scaler, supports};
+use crate::processes::terms_of_model;
 use crate::replay::Unreplayable;
-use crate::sequential::{MakeContext, Size};
-use crate::skips::{Routes, edges_of, skips_of};
-use crate::stage::{BurnStage, Common};
-use crate::ties::{Tie, TiedUse, ties_of};
+use crate::sequential::Size;
+use crate::skips::{edges_of, skips_of};
+use crate::stage::Common;
+use crate::ties::{Tie, ties_of};
 use crate::{
     Backend, Boundary, BuildError, Loss, LossScaling, NoLoss, Packet, Pipeline, Sequential,
-    processes,
 };
 
 /// What the partitioner balances.
@@ -256,8 +257,8 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
     }
 
     /// Mixed precision: layers compute in this type of float, parameters, their gradients and the optimizer's
-    /// state stay in the type that they were made in. Before each forward a layer's parameters, its input and
-    /// what it pops are cast, so boundaries travel in this type too; losses, metrics and predictions are made
+    /// state stay in the type that they were made in. A layer's parameters are cast once for each update,
+    /// its input, what it pops and what it returns in each forward, so boundaries travel in this type too; losses, metrics and predictions are made
     /// of outputs cast to at least 32 bits. In 16 bits with few of them for the exponent ([`FloatDType::F16`])
     /// gradients vanish without [`loss_scaling`](Self::loss_scaling).
     #[must_use]
@@ -345,16 +346,45 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
     /// # Errors
     ///
     /// [`BuildError`].
-    pub fn build(self) -> Result<Pipeline<I, O, T>, BuildError> {
+    pub fn build(mut self) -> Result<Pipeline<I, O, T>, BuildError> {
+        let transport = self.transport.take();
+        let mut assembly = self.assemble()?;
+        let ranks = assembly.course.shape.ranks;
+        let process = transport.as_ref().map_or(0, |transport| transport.rank());
+        let mut setup = |rank: Rank| -> Result<_, BuildError> {
+            let stages = assembly.stages(rank);
+            Ok(RankSetup { stages, host: assembly.common.backend.host(rank.index())? })
+        };
+        let workers = match transport {
+            Some(transport) if transport.ranks() != ranks => {
+                return Err(BuildError::Processes { processes: transport.ranks(), ranks });
+            }
+            Some(transport) => Workers::join(setup(Rank::new(process))?, transport)?,
+            None => Workers::start(Rank::first(ranks).map(setup).collect::<Result<_, _>>()?)?,
+        };
+        Ok(Pipeline {
+            workers,
+            process,
+            terms: terms_of_model(&assembly),
+            summaries: assembly.summaries(),
+            course: assembly.course,
+            programs: HashMap::new(),
+            rates: assembly.rates.unwrap_or_else(|| ModuleLrScheduler::new(0.0)),
+            updates: 0,
+            carried_weight: 0.0,
+            scaler: assembly.scaler,
+            metric_names: assembly.metric_names,
+            ties: assembly.common.ties,
+            side: BTreeMap::new(),
+            partition: assembly.partition,
+            types: PhantomData,
+        })
+    }
+
+    /// Checks the configuration and cuts the model; no layer is made yet.
+    pub(crate) fn assemble(self) -> Result<Assembly, BuildError> {
         self.model.check()?;
         let shape = self.shape()?;
-        let transport = self.transport.clone();
-        if let Some(processes) = transport.as_ref().map(|transport| transport.ranks())
-            && processes != shape.ranks
-        {
-            return Err(BuildError::Processes { processes, ranks: shape.ranks });
-        }
-        let is_here = |rank: Rank| transport.as_ref().is_none_or(|t| t.rank() == rank.index());
         let missing = |what, method| BuildError::Missing { what, method };
         let backend = self.backend.clone().ok_or(missing("backend", "backend"))?;
         let trains = self.loss.is_some();
@@ -390,7 +420,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             shape,
             layers: partition.sizes(),
             placement: Vec::new(),
-            edges: edges.clone(),
+            edges,
             unreplayable,
         };
         let plan = course.plan(shape.micro_batches)?;
@@ -418,114 +448,45 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         }
         if let Some(dtype) = self.compute_dtype {
             supports(&devices[..devices.len().min(shape.ranks)], dtype)?;
+            let burns_own = |size: &Size| size.unreplayable.iter().any(|u| u.module == "BatchNorm");
+            if let Some(place) = sizes.iter().position(burns_own) {
+                let layer = &self.model.layers[place].name;
+                let reason = format!(
+                    "the running statistics of Burn's BatchNorm in layer `{layer}` would be cast for good: use \
+                     stovepipe's, which converts from it"
+                );
+                return Err(BuildError::ComputeDtype { dtype, reason });
+            }
         }
         if devices.len() < shape.ranks {
             tracing::debug!(devices = devices.len(), ranks = shape.ranks, "ranks share devices");
         }
         // Never used unless the pipeline trains.
         let optimizer = self.optimizer.unwrap_or_else(|| SgdConfig::new().init());
-        let loss = self.loss;
         let (metric_names, metrics): (Vec<_>, Vec<_>) = self.metrics.into_iter().unzip();
-        let terms = processes::terms_of_model(&self.model.layers, &sizes, &ties)
-            .with("the cut into stages", &partition)
-            .with("the seed", self.seed)
-            .with("clipping", format_args!("{:?}", self.clipping))
-            .with("staged updates", self.stage_updates)
-            .with("the type of computation", format_args!("{:?}", self.compute_dtype))
-            .with("loss scaling", format_args!("{:?}", self.loss_scaling))
-            .with("metrics", metric_names.join(", "));
-        let common = Common {
-            backend: Arc::clone(&backend),
-            stage_updates: self.stage_updates,
-            seed: self.seed,
-            clipping: self.clipping,
-            skips_overflows: self.loss_scaling.is_some(),
-            metrics: metrics.into(),
-            ties: Arc::clone(&ties),
-        };
-        let stages = shape.stages();
-        let mut layers = self.model.layers.into_iter();
-        let mut tied_values = BTreeMap::new();
-        let mut ranks: Vec<Vec<(Stage, BurnStage)>> =
-            (0..shape.ranks).map(|_| Vec::new()).collect();
-        let mut summaries = Vec::with_capacity(stages);
-        for stage in Stage::first(stages) {
-            let rank = course.placement[stage.index()];
-            let device = devices[rank.index() % devices.len()].clone();
-            let range = partition.range(stage.index());
-            let context = MakeContext {
-                seed: self.seed,
-                device: &device,
-                optimizer: &optimizer,
-                compute: self.compute_dtype,
-            };
-            let blueprints: Vec<_> = layers.by_ref().take(range.len()).collect();
-            summaries.push(StageSummary {
-                stage,
-                rank,
-                layers: blueprints.iter().map(|b| b.name.to_string()).collect(),
-                parameters: sizes[range.clone()].iter().map(|size| size.parameters).sum(),
-                device: format!("{device:?}"),
-            });
-            if !is_here(rank) {
-                // Only what starts a tied parameter that is used here as well.
-                let elsewhere = |tie: &&Tie| {
-                    let is_here =
-                        |tied: &TiedUse| is_here(course.placement[partition.part_of(tied.layer)]);
-                    range.contains(&tie[0].layer) && tie.iter().any(is_here)
-                };
-                for first in ties.iter().filter(elsewhere).map(|tie| &tie[0]) {
-                    let cell = (blueprints[first.layer - range.start].make)(&context);
-                    tied_values.extend(cell.parameters().remove_entry(&first.path));
-                }
-                continue;
-            }
-            let mut cells: Vec<_> =
-                blueprints.iter().map(|blueprint| (blueprint.make)(&context)).collect();
-            for tie in ties.iter() {
-                for tied in tie.iter().filter(|tied| range.contains(&tied.layer)) {
-                    let cell = &mut cells[tied.layer - range.start];
-                    let first = &tie[0].path;
-                    // The first use is in the first of these layers.
-                    match tied_values.get(first) {
-                        Some(value) => cell.set_parameter(&tied.path, value),
-                        None => tied_values.extend(cell.parameters().remove_entry(first)),
-                    }
-                }
-            }
-            let place = (stage.index() == 0, stage.index() + 1 == stages);
-            let loss = loss.clone().filter(|_| place.1);
-            let routes = Routes::of(stage, &edges, &skips, &partition);
-            let compute =
-                BurnStage::new(cells, device, place, loss, routes, range.start, common.clone());
-            ranks[rank.index()].push((stage, compute));
-        }
-        let mut setups = Vec::with_capacity(ranks.len());
-        for (rank, stages) in ranks.into_iter().enumerate().filter(|(r, _)| is_here(Rank::new(*r)))
-        {
-            setups.push(RankSetup { stages, host: backend.host(rank)? });
-        }
-        let process = transport.as_ref().map_or(0, |transport| transport.rank());
-        let workers = match (transport, setups.pop()) {
-            (Some(transport), Some(own)) => Workers::join(own, transport)?,
-            (_, last) => Workers::start(setups.into_iter().chain(last).collect())?,
-        };
-        Ok(Pipeline {
-            workers,
-            process,
-            terms,
+        Ok(Assembly {
+            layers: self.model.layers,
+            sizes,
+            partition,
             course,
-            programs: HashMap::new(),
-            rates: self.rates.unwrap_or_else(|| ModuleLrScheduler::new(0.0)),
-            updates: 0,
-            carried_weight: 0.0,
+            skips,
+            devices,
+            optimizer,
+            compute_dtype: self.compute_dtype,
+            rates: self.rates,
+            loss: self.loss,
             scaler: self.loss_scaling.map(Scaler::new),
             metric_names,
-            ties,
-            side: BTreeMap::new(),
-            partition,
-            summaries,
-            types: PhantomData,
+            tied_values: BTreeMap::new(),
+            common: Common {
+                backend,
+                stage_updates: self.stage_updates,
+                seed: self.seed,
+                clipping: self.clipping,
+                skips_overflows: self.loss_scaling.is_some(),
+                metrics: metrics.into(),
+                ties,
+            },
         })
     }
 

@@ -16,7 +16,7 @@ use crate::gradients::{self, Averaging};
 use crate::layer::Named;
 use crate::loss::scaled;
 use crate::part::{Packet, Part, copied};
-use crate::precision::cast_parameters;
+use crate::precision::{cast_gradients, cast_parameters};
 use crate::{Context, Layer, StageError};
 
 /// What one forward of one layer leaves behind for its backward.
@@ -70,6 +70,12 @@ pub(crate) trait Cell: Send {
 
     /// The names of what forwards pop.
     fn pops(&self) -> &[String];
+
+    /// From now on what it pops and stashes goes by these names, given by those that the layer uses.
+    fn name_skips(&mut self, names: [BTreeMap<String, String>; 2]);
+
+    /// The bytes of copies of the parameters that forwards compute with.
+    fn copy_bytes(&self) -> u64;
 
     /// Runs forward; with a tape unless only the output is wanted. Inputs and outputs are off the
     /// tape and contiguous, and so is what the context has to pop.
@@ -150,10 +156,16 @@ pub(crate) enum Forward {
 pub(crate) struct LayerCell<L: Layer> {
     name: Arc<str>,
     stashes: Vec<String>,
+    /// What is popped, as others call it.
     pops: Vec<String>,
+    /// What others call what it pops, and what it stashes.
+    names: [BTreeMap<String, String>; 2],
     /// Empty only while an update runs, and after one that panicked.
     module: Option<Named<L>>,
-    /// The module as forwards without a tape use it, made when first needed.
+    /// The module in the type that forwards compute in, if that isn't the parameters' own; made once for each
+    /// update, when first needed.
+    computing: Option<Named<L>>,
+    /// The module as forwards without a tape use it, likewise.
     untaped: Option<Named<L>>,
     evaluating: Option<Named<L>>,
     /// Of the step that runs.
@@ -175,11 +187,14 @@ impl<L: Layer> LayerCell<L> {
         optimizer: ModuleOptimizer,
         compute: Option<FloatDType>,
     ) -> Self {
+        let (stashes, pops) = (sorted(module.inner().stashes()), module.inner().pops());
         Self {
             name,
-            stashes: sorted(module.inner().stashes()),
-            pops: module.inner().pops(),
+            names: [own_names(&pops), own_names(&stashes)],
+            stashes,
+            pops,
             module: Some(module),
+            computing: None,
             untaped: None,
             evaluating: None,
             gradients: GradientsAccumulator::new(),
@@ -198,17 +213,32 @@ impl<L: Layer> LayerCell<L> {
         })
     }
 
+    /// The module in the type that forwards compute in.
+    fn computing(&mut self) -> Result<Named<L>, StageError> {
+        let module = self.module()?.clone();
+        let Some(dtype) = self.compute else { return Ok(module) };
+        Ok(self.computing.get_or_insert_with(|| cast_parameters(module, dtype)).clone())
+    }
+
     /// Takes the complete gradients.
     fn averaged(&mut self, averaging: Averaging) -> Result<GradientsParams, StageError> {
         let mut complete = std::mem::take(&mut self.complete);
         Ok(gradients::average(self.module()?, &mut complete, averaging))
     }
 
+    fn forget_copies(&mut self) {
+        (self.computing, self.untaped, self.evaluating) = (None, None, None);
+    }
+
     fn replace(&mut self, module: Named<L>) {
         self.module = Some(module);
-        self.untaped = None;
-        self.evaluating = None;
+        self.forget_copies();
     }
+}
+
+/// Names that stand for themselves.
+fn own_names(names: &[String]) -> BTreeMap<String, String> {
+    names.iter().map(|name| (name.clone(), name.clone())).collect()
 }
 
 fn sorted(mut names: Vec<String>) -> Vec<String> {
@@ -223,6 +253,15 @@ impl<L: Layer> Cell for LayerCell<L> {
 
     fn pops(&self) -> &[String] {
         &self.pops
+    }
+
+    fn name_skips(&mut self, names: [BTreeMap<String, String>; 2]) {
+        self.pops = names[0].values().cloned().collect();
+        self.names = names;
+    }
+
+    fn copy_bytes(&self) -> u64 {
+        self.computing.as_ref().map_or(0, parameter_bytes)
     }
 
     fn forward(
@@ -250,33 +289,34 @@ impl<L: Layer> Cell for LayerCell<L> {
         let inputs = ready(inputs, matches!(mode, Forward::Taped { input_gradient: true }));
         let leaves = copied(&inputs);
         let mut popped = BTreeMap::new();
-        for (name, packet) in std::mem::take(&mut context.popped) {
+        let mut arrived = std::mem::take(&mut context.popped);
+        for (called, name) in &self.names[0] {
+            let Some(packet) = arrived.remove(name) else { continue };
             let parts = ready(packet.into_values(), true);
-            context.popped.insert(name.clone(), Packet::of(copied(&parts)));
-            popped.insert(name, parts);
+            context.popped.insert(called.clone(), Packet::of(copied(&parts)));
+            popped.insert(name.clone(), parts);
         }
         let input = from_parts::<L::Input>(inputs)
             .map_err(|source| StageError::Boundary { layer: self.name.to_string(), source })?;
-        let module = self.module()?.clone();
-        let typed = |module: Named<L>| match compute {
-            Some(dtype) => cast_parameters(module, dtype),
-            None => module,
-        };
+        let module = self.computing()?;
         let module = match mode {
-            Forward::Taped { .. } => typed(module),
-            Forward::Untaped => self.untaped.get_or_insert_with(|| typed(module.no_grad())).clone(),
-            Forward::Evaluate => {
-                self.evaluating.get_or_insert_with(|| typed(module.valid())).clone()
-            }
+            Forward::Taped { .. } => module,
+            Forward::Untaped => self.untaped.get_or_insert_with(|| module.no_grad()).clone(),
+            Forward::Evaluate => self.evaluating.get_or_insert_with(|| module.valid()).clone(),
         };
-        let outputs = into_parts(module.inner().forward(input, context));
+        // What comes out may be of another type, such as that of a sum in 32 bits.
+        let typed = |parts: Vec<Box<dyn Part>>| match compute {
+            Some(dtype) => parts.into_iter().map(|part| part.cast(dtype)).collect(),
+            None => parts,
+        };
+        let outputs = typed(into_parts(module.inner().forward(input, context)));
         let off_tape = |parts: &[Box<dyn Part>]| -> Vec<Box<dyn Part>> {
             parts.iter().map(|part| part.clone_box().settle(None)).collect()
         };
         let settled = off_tape(&outputs);
         let stashed = std::mem::take(&mut context.stashed).into_iter();
         let stashed: BTreeMap<String, Vec<Box<dyn Part>>> =
-            stashed.map(|(name, packet)| (name, packet.into_values())).collect();
+            stashed.map(|(name, packet)| (name, typed(packet.into_values()))).collect();
         if !stashed.keys().eq(&self.stashes) {
             return Err(StageError::Stash {
                 layer: self.name.to_string(),
@@ -284,6 +324,8 @@ impl<L: Layer> Cell for LayerCell<L> {
                 found: stashed.into_keys().collect(),
             });
         }
+        let named = |(called, parts)| (self.names[1][&called].clone(), parts);
+        let stashed: BTreeMap<_, _> = stashed.into_iter().map(named).collect();
         let sent = stashed.iter().map(|(name, parts)| (name.clone(), Packet::of(off_tape(parts))));
         let sent = sent.collect();
         let added = context.take_losses();
@@ -336,7 +378,12 @@ impl<L: Layer> Cell for LayerCell<L> {
         // Without a seed nothing downstream uses a differentiable output.
         let mut gradients = seed.map(|seed| seed.backward());
         if let (Some(gradients), Some(module)) = (&mut gradients, &self.module) {
-            let of_layer = GradientsParams::from_module(gradients, module);
+            let of_layer = match &self.computing {
+                Some(computing) => {
+                    cast_gradients(module, GradientsParams::from_module(gradients, computing))
+                }
+                None => GradientsParams::from_module(gradients, module),
+            };
             self.gradients.accumulate(module, of_layer);
         }
         let mut take = |leaves: Vec<Box<dyn Part>>| -> Vec<Option<Box<dyn Part>>> {
@@ -429,8 +476,7 @@ impl<L: Layer> Cell for LayerCell<L> {
         }
         let gradients = self.averaged(averaging)?;
         // These share the parameters' memory and would keep the update from happening in place.
-        self.untaped = None;
-        self.evaluating = None;
+        self.forget_copies();
         self.module()?;
         if let Some(module) = self.module.take() {
             let module = self.optimizer.step(rate.clone(), module, gradients);
@@ -464,6 +510,22 @@ macro_rules! track_path {
 }
 
 pub(crate) use track_path;
+
+/// What a module's float parameters take on the device.
+fn parameter_bytes<M: Module>(module: &M) -> u64 {
+    let mut bytes = ParameterBytes(0);
+    module.visit(&mut bytes);
+    bytes.0
+}
+
+struct ParameterBytes(u64);
+
+impl ModuleVisitor for ParameterBytes {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let value = param.val();
+        self.0 += (value.shape().num_elements() * value.dtype().size()) as u64;
+    }
+}
 
 /// The module's parameters, copied to the host, by path.
 pub(crate) fn read_parameters<M: Module>(module: &M) -> BTreeMap<String, TensorData> {

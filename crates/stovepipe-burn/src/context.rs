@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use burn::tensor::{Device, FloatDType, Tensor};
+use burn::tensor::{DType, Device, FloatDType, Tensor};
 
 use crate::Boundary;
 use crate::batch_norm::Observation;
@@ -306,9 +306,20 @@ impl<'a> Context<'a> {
     ///
     /// If the elements can't be dealt out evenly among the samples.
     pub fn uniform<const D: usize>(&mut self, like: &Tensor<D>) -> Tensor<D> {
+        // Rounded to 16 bits, the largest would become 1.
+        let below_one = match like.dtype() {
+            DType::BF16 => 1.0 - 1.0 / 256.0,
+            DType::F16 => 1.0 - 1.0 / 2048.0,
+            _ => 1.0,
+        };
+        let numbers = self.draw_uniform(like);
+        typed_as(if below_one < 1.0 { numbers.clamp_max(below_one) } else { numbers }, like)
+    }
+
+    /// In 32 bits and without autodiff.
+    fn draw_uniform<const D: usize>(&mut self, like: &Tensor<D>) -> Tensor<D> {
         let draw = self.draw();
-        let numbers = draw.uniform(like.dims(), &self.samples, &like.device().inner());
-        typed_as(numbers, like)
+        draw.uniform(like.dims(), &self.samples, &like.device().inner())
     }
 
     /// Numbers of mean 0 and deviation 1 in the shape of `like`, as [`uniform`](Self::uniform), by the
@@ -319,9 +330,9 @@ impl<'a> Context<'a> {
     /// As [`uniform`](Self::uniform).
     pub fn normal<const D: usize>(&mut self, like: &Tensor<D>) -> Tensor<D> {
         // From above 0 to 1, so that the logarithm is finite.
-        let radius = self.uniform(like).neg().add_scalar(1.0).log().mul_scalar(-2.0).sqrt();
-        let angle = self.uniform(like).mul_scalar(std::f64::consts::TAU);
-        radius * angle.cos()
+        let radius = self.draw_uniform(like).neg().add_scalar(1.0).log().mul_scalar(-2.0).sqrt();
+        let angle = self.draw_uniform(like).mul_scalar(std::f64::consts::TAU);
+        typed_as(radius * angle.cos(), like)
     }
 
     fn draw(&mut self) -> Draw {

@@ -110,15 +110,16 @@ pub enum BuildError {
         /// The scale.
         scale: f64,
     },
-    /// A device can't compute in the type that was asked for.
+    /// Layers can't compute in the type that was asked for.
     #[error(
-        "{device} doesn't compute in {dtype:?}: ask for another type with `.compute_dtype(…)`, or leave it out"
+        "layers can't compute in {dtype:?}: {reason}; ask for another type with `.compute_dtype(…)`, or leave \
+         it out"
     )]
     ComputeDtype {
         /// The type.
         dtype: burn::tensor::FloatDType,
-        /// The device.
-        device: String,
+        /// Why not.
+        reason: String,
     },
     /// There are more or fewer processes than ranks.
     #[error(

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::cell::track_path;
-use crate::precision::{widen, widened};
+use crate::precision::{cast, widen, widened};
 
 /// How gradients are kept from growing too large.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -94,7 +94,9 @@ struct Average<'a> {
 impl ModuleVisitor for Average<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if let Some(sum) = self.sums.remove::<D>(param.id) {
-            self.means.register(param.id, self.averaging.of(sum));
+            // A tied gradient's sum is kept in 32 bits until here.
+            let mean = cast(self.averaging.of(sum), param.val().dtype());
+            self.means.register(param.id, mean);
         }
     }
 }
@@ -229,7 +231,8 @@ impl ModuleVisitor for Write<'_> {
             let value = param.val();
             let data = TensorData::new(self.values.to_vec(), value.shape());
             let device = value.device().inner();
-            let gradient = Tensor::<D>::from_data(data.convert_dtype(value.dtype()), &device);
+            // Still a sum, which the parameter's own type may not hold.
+            let gradient = Tensor::<D>::from_data(data, (&device, DType::F32));
             self.gradients.remove::<D>(param.id);
             self.gradients.register(param.id, gradient);
         }

@@ -9,7 +9,9 @@
 //! the same order. Two measures make that true: the tape is cut at every layer boundary, also inside
 //! a stage, and values are contiguous there.
 
+mod assembly;
 mod backend;
+mod batch;
 mod batch_norm;
 mod boundary;
 mod builder;
@@ -27,6 +29,7 @@ mod processes;
 mod profile;
 mod profiling;
 mod random;
+mod rehearsal;
 mod replay;
 mod report;
 mod sequential;
@@ -51,7 +54,8 @@ pub use loss::{
 pub use part::Packet;
 pub use pipeline::{Accumulation, Evaluation, Gradients, Pipeline, StageSummary, Step};
 pub use precision::LossScaling;
-pub use profiling::Profiling;
+pub use profiling::{MemoryCounter, Profiling};
+pub use rehearsal::Rehearsal;
 pub use sequential::Sequential;
 pub use split::micro_batch_ranges;
 pub use stovepipe_runtime::{Host, StepError, ThreadHost};

@@ -261,7 +261,7 @@ pub(crate) fn erase<O: Boundary, T: Boundary>(loss: impl Loss<O, T>) -> Box<Eras
 }
 
 /// Outputs as losses and metrics take them: in at least 32 bits, or sums over many samples lose them.
-pub(crate) fn widened(outputs: &[Box<dyn Part>]) -> Vec<Box<dyn Part>> {
+pub(crate) fn wide(outputs: &[Box<dyn Part>]) -> Vec<Box<dyn Part>> {
     outputs.iter().map(|part| part.clone_box().widen()).collect()
 }
 
@@ -284,7 +284,7 @@ impl LossTape {
         target: Packet,
     ) -> Result<(Self, LossSum), StageError> {
         let leaves: Vec<Box<dyn Part>> = outputs.into_iter().map(|part| part.leaf()).collect();
-        let result = loss(widened(&leaves), target)?;
+        let result = loss(wide(&leaves), target)?;
         Ok((Self { leaves, sum: result.sum.clone() }, result))
     }
 

@@ -21,6 +21,8 @@ pub(crate) trait Part: Any + Send + Sync {
     fn shape(&self) -> Vec<usize>;
     /// What its elements take on the device.
     fn bytes(&self) -> u64;
+    /// The same values in memory of their own.
+    fn duplicate(&self) -> Box<dyn Part>;
     /// Off the tape and contiguous, on `device` or where it is: how every value crosses a layer
     /// boundary.
     fn settle(self: Box<Self>, device: Option<&Device>) -> Box<dyn Part>;
@@ -124,6 +126,11 @@ impl<const D: usize> Part for Tensor<D> {
         Some(HostPart::float(self.into_data()))
     }
 
+    fn duplicate(&self) -> Box<dyn Part> {
+        // The other one keeps it from happening in place.
+        Box::new(self.clone().mul_scalar(1))
+    }
+
     fn cast(self: Box<Self>, dtype: FloatDType) -> Box<dyn Part> {
         Box::new(precision::cast(*self, dtype))
     }
@@ -153,12 +160,16 @@ impl<const D: usize> Part for Tensor<D> {
 }
 
 macro_rules! untracked_part {
-    ($kind:ty, $name:literal, $host:path) => {
+    ($kind:ty, $name:literal, $host:path, $duplicate:expr) => {
         impl<const D: usize> Part for Tensor<D, $kind> {
             common!($name);
 
             fn into_host(self: Box<Self>) -> Option<HostPart> {
                 Some($host(self.into_data()))
+            }
+
+            fn duplicate(&self) -> Box<dyn Part> {
+                Box::new($duplicate(self.clone()))
             }
 
             fn cast(self: Box<Self>, _: FloatDType) -> Box<dyn Part> {
@@ -187,8 +198,8 @@ macro_rules! untracked_part {
         }
     };
 }
-untracked_part!(Int, ", Int", HostPart::int);
-untracked_part!(Bool, ", Bool", HostPart::bool);
+untracked_part!(Int, ", Int", HostPart::int, |x: Self| x.mul_scalar(1));
+untracked_part!(Bool, ", Bool", HostPart::bool, |x: Self| x.bool_not().bool_not());
 
 /// Stands for an optional value that isn't there.
 #[derive(Clone, Copy)]
@@ -217,6 +228,10 @@ impl Part for Absent {
 
     fn bytes(&self) -> u64 {
         0
+    }
+
+    fn duplicate(&self) -> Box<dyn Part> {
+        self.clone_box()
     }
 
     fn settle(self: Box<Self>, _: Option<&Device>) -> Box<dyn Part> {
@@ -315,6 +330,19 @@ impl Packet {
 
     pub(crate) fn gradients(parts: Vec<Option<Box<dyn Part>>>) -> Self {
         Self { parts, sections: Vec::new() }
+    }
+
+    /// The same values in memory of their own.
+    pub(crate) fn duplicate(&self) -> Self {
+        let parts = self.parts.iter().map(|part| part.as_ref().map(|part| part.duplicate()));
+        Self { parts: parts.collect(), sections: self.sections.clone() }
+    }
+
+    /// Something of the shape of the values' gradients.
+    pub(crate) fn as_gradients(&self) -> Self {
+        let parts = self.parts.iter().flatten().map(|part| part.clone_box());
+        let gradients = parts.map(|part| part.clone_box().leaf().is_tracked().then_some(part));
+        Self { parts: gradients.collect(), sections: self.sections.clone() }
     }
 
     /// Several values that travel together.

@@ -14,16 +14,15 @@ use stovepipe_schedule::{
     Timeline,
 };
 
+use crate::batch::{Batch, Task, Values};
 use crate::boundary::{from_parts, into_packet};
 use crate::part::Packet;
 use crate::precision::Scaler;
 use crate::replay::Unreplayable;
 use crate::report::{Report, added_by_layers, mean, mean_of, metrics_of, norm_of};
-use crate::stage::{Batch, BurnStage, StageOutput, Task};
+use crate::stage::{BurnStage, StageOutput};
 use crate::ties::{self, Tie};
-use crate::{
-    Boundary, BuildError, Builder, NoLoss, Sequential, StepError, TrainError, micro_batch_ranges,
-};
+use crate::{Boundary, BuildError, Builder, NoLoss, Sequential, StepError, TrainError};
 
 /// What one training step did.
 #[derive(Debug, Clone)]
@@ -93,6 +92,9 @@ pub struct Gradients {
     /// The gradient of the mean loss by the parameter's path in the model. Parameters that the loss
     /// doesn't depend on are absent.
     pub gradients: BTreeMap<String, TensorData>,
+    /// Whether one isn't finite, which is looked at where the loss is
+    /// [scaled](crate::Builder::loss_scaling): it will be scaled less the next time.
+    pub overflowed: bool,
 }
 
 /// One stage of a built pipeline.
@@ -324,9 +326,12 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
     pub fn gradients(&mut self, input: I, target: T) -> Result<Gradients, TrainError> {
         let batch = self.batch(Task::Gradients, input, Some(into_packet(target)))?;
         let report = self.run(Mode::Training, batch)?;
-        let (sum, weight) = losses_of(&report.reports)?;
+        let reports = Report::decode_all(&report.reports).map_err(refused)?;
+        let (sum, weight) = mean_of(&reports);
+        let tied_squares = ties::squared_norm(&ties::sums(&self.ties, &reports));
+        let overflowed = self.rescale(norm_of(&reports, tied_squares, 1.0));
         let gradients = report.outputs.into_iter().flat_map(|output| output.gradients).collect();
-        Ok(Gradients { loss: mean(sum, weight), gradients })
+        Ok(Gradients { loss: mean(sum, weight), gradients, overflowed })
     }
 
     /// The loss of one batch with evaluation behaviour: no backward, no update.
@@ -435,53 +440,13 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         input: I,
         target: Option<Packet>,
     ) -> Result<Arc<Batch>, TrainError> {
-        let side = std::mem::take(&mut self.side);
-        let input = into_packet(input);
-        let refuse = |what| move |reason| TrainError::Batch { what, reason };
-        let samples = input.samples().map_err(refuse("input"))?;
-        if samples == 0 {
-            return Err(refuse("input")("it has no samples".to_owned()));
-        }
-        if let Some(target) = &target {
-            let targets = target.samples().map_err(refuse("target"))?;
-            if targets != samples {
-                return Err(TrainError::Samples { input: samples, target: targets });
-            }
-        }
-        for (name, value) in &side {
-            let found = value.samples().map_err(refuse("side input"))?;
-            if found != samples {
-                let name = name.clone();
-                return Err(TrainError::SideInput { name, input: samples, found });
-            }
-        }
-        let asked = self.course.shape.micro_batches;
-        let ranges = micro_batch_ranges(samples, asked);
-        if ranges.len() < asked {
-            tracing::warn!(
-                samples,
-                asked,
-                used = ranges.len(),
-                "the batch is smaller than the number of micro-batches"
-            );
-        }
-        let terms = self.terms_of_call(&task, &input, target.as_ref(), &side);
-        let cut = |packet: &Packet| ranges.iter().map(|range| packet.slice(range)).collect();
-        Ok(Arc::new(Batch {
-            terms,
-            task,
-            updates: self.updates,
-            scale: self.scaler.map_or(1.0, |scaler| scaler.scale),
-            side: ranges
-                .iter()
-                .map(|range| {
-                    side.iter().map(|(name, value)| (name.clone(), value.slice(range))).collect()
-                })
-                .collect(),
-            inputs: cut(&input),
-            targets: target.as_ref().map(cut).unwrap_or_default(),
-            samples: ranges.clone(),
-        }))
+        let values =
+            Values { input: into_packet(input), target, side: std::mem::take(&mut self.side) };
+        let scale = self.scaler.map_or(1.0, |scaler| scaler.scale);
+        let terms = self.terms_of_call(&task, &values);
+        let micro_batches = self.course.shape.micro_batches;
+        let batch = values.cut(micro_batches, task, self.updates, scale)?.with_terms(terms);
+        Ok(Arc::new(batch))
     }
 
     fn run(
@@ -492,10 +457,6 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         let program = self.cached_program(mode, batch.inputs.len())?;
         Ok(self.workers.step(&program, batch)?)
     }
-}
-
-fn losses_of(reports: &[Vec<u8>]) -> Result<(f64, f64), TrainError> {
-    Ok(mean_of(&Report::decode_all(reports).map_err(refused)?))
 }
 
 fn refused(error: crate::StageError) -> TrainError {

@@ -1,7 +1,8 @@
 //! Floats of fewer bits: the type that layers compute in beside that of their parameters, and the scale of
 //! the loss that keeps small gradients from vanishing there.
 
-use burn::module::{Module, ModuleMapper, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 
 use crate::BuildError;
@@ -9,8 +10,8 @@ use crate::BuildError;
 /// Multiplies the loss before the backward and divides the gradients by the same number after it, so that
 /// what is small doesn't vanish in 16 bits (Micikevicius et al., arXiv 1710.03740).
 ///
-/// If a gradient isn't finite then on any stage, no stage updates, and the step says that it was
-/// [skipped](crate::Step::skipped): parameters, optimizer states, running statistics, learning rates and the
+/// If a gradient, or the sum of the squares of all, isn't finite then on any stage, no stage updates, and the
+/// step says that it was [skipped](crate::Step::skipped): parameters, optimizer states, running statistics, learning rates and the
 /// number of the step stay, as if the mini-batch had never come. Powers of two change no bit of what is in
 /// range.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -20,7 +21,8 @@ pub struct LossScaling {
 }
 
 impl LossScaling {
-    /// From 65536 on: doubled after 2000 updates in a row, halved for every one that is skipped.
+    /// From 65536 on: doubled after 2000 updates in a row, halved for every one that is skipped, but not
+    /// below 2⁻¹⁶.
     #[must_use]
     pub fn dynamic() -> Self {
         Self { initial: 65536.0, interval: Some(2000) }
@@ -50,6 +52,9 @@ impl LossScaling {
     }
 }
 
+/// Where a dynamic scale stops falling: what still isn't finite then has other causes.
+const LEAST_SCALE: f64 = 1.0 / 65536.0;
+
 /// The scale as it stands.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Scaler {
@@ -76,15 +81,19 @@ impl Scaler {
     pub(crate) fn overflowed(&mut self) {
         tracing::debug!(scale = self.scale, "a gradient isn't finite: nothing is updated");
         if self.interval.is_some() {
-            (self.scale, self.updates) = (self.scale / 2.0, 0);
+            (self.scale, self.updates) = ((self.scale / 2.0).max(LEAST_SCALE), 0);
         }
     }
 }
 
-/// Refuses a type that one of the devices can't compute in.
+/// Refuses a type that one of the devices can't compute in, or that isn't a smaller one.
 pub(crate) fn supports(devices: &[Device], dtype: FloatDType) -> Result<(), BuildError> {
+    let refuse = |reason| Err(BuildError::ComputeDtype { dtype, reason });
+    if !matches!(dtype, FloatDType::F16 | FloatDType::BF16 | FloatDType::F32) {
+        return refuse("only F16, BF16 and F32 are for mixed precision".to_owned());
+    }
     match devices.iter().find(|device| !device.supports_dtype(dtype)) {
-        Some(device) => Err(BuildError::ComputeDtype { dtype, device: format!("{device:?}") }),
+        Some(device) => refuse(format!("{device:?} doesn't compute in it")),
         None => Ok(()),
     }
 }
@@ -116,7 +125,7 @@ pub(crate) fn cast<const D: usize>(x: Tensor<D>, dtype: impl Into<DType>) -> Ten
     x.cast(FloatDType::from(dtype))
 }
 
-/// The module with its parameters cast; on the tape, so that gradients come back in the parameters' own type.
+/// The module with its parameters cast, leaves of their own under the same ids.
 pub(crate) fn cast_parameters<M: Module>(module: M, dtype: FloatDType) -> M {
     module.map(&mut Cast(dtype))
 }
@@ -126,7 +135,29 @@ struct Cast(FloatDType);
 impl ModuleMapper for Cast {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (id, value, mapper) = param.consume();
-        Param::from_mapped_value(id, cast(value, self.0), mapper)
+        let needs_gradient = value.is_require_grad();
+        let value = Tensor::from_inner(cast(value.inner(), self.0));
+        Param::from_mapped_value(id, value.set_require_grad(needs_gradient), mapper)
+    }
+}
+
+/// The gradients of a module's parameters in their own types.
+pub(crate) fn cast_gradients<M: Module>(module: &M, gradients: GradientsParams) -> GradientsParams {
+    let mut back = CastBack { gradients, cast: GradientsParams::new() };
+    module.visit(&mut back);
+    back.cast
+}
+
+struct CastBack {
+    gradients: GradientsParams,
+    cast: GradientsParams,
+}
+
+impl ModuleVisitor for CastBack {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(gradient) = self.gradients.remove::<D>(param.id) {
+            self.cast.register(param.id, cast(gradient, param.val().dtype()));
+        }
     }
 }
 
@@ -147,6 +178,8 @@ mod tests {
             seen.push(scaler.scale);
         }
         assert_eq!(seen, [8.0, 4.0, 4.0, 8.0, 8.0, 16.0, 8.0]);
+        (0..100).for_each(|_| scaler.overflowed());
+        assert_eq!(scaler.scale, LEAST_SCALE);
         let mut fixed = Scaler::new(LossScaling::fixed(3.0));
         fixed.overflowed();
         (0..5000).for_each(|_| fixed.updated());

@@ -1,27 +1,33 @@
 //! What is different where ranks are processes: what they compare before they run anything, and what they
 //! tell each other beside a step.
 
-use std::collections::BTreeMap;
-
 use stovepipe_runtime::{StepError, Terms};
 use stovepipe_schedule::{Span, Timeline};
 use stovepipe_transport::Wire;
 
+use crate::assembly::Assembly;
+use crate::batch::{Task, Values};
 use crate::part::Packet;
-use crate::sequential::{Blueprint, Size};
-use crate::stage::Task;
-use crate::ties::Tie;
 use crate::{Boundary, Pipeline, TrainError};
 
-/// What a model must have in common with those of other processes.
-pub(crate) fn terms_of_model(layers: &[Blueprint], sizes: &[Size], ties: &[Tie]) -> Terms {
+/// What a pipeline must have in common with those of other processes.
+pub(crate) fn terms_of_model(assembly: &Assembly) -> Terms {
+    let Assembly { layers, sizes, partition, compute_dtype, scaler, metric_names, common, .. } =
+        assembly;
     let names = layers.iter().zip(sizes).map(|(layer, size)| {
         (&*layer.name, size.parameters, &size.shapes, &size.stashes, &size.pops)
     });
-    let tied: Vec<_> = ties.iter().flatten().map(|tied| &tied.path).collect();
+    let tied: Vec<_> = common.ties.iter().flatten().map(|tied| &tied.path).collect();
     Terms::new()
         .with("the number of layers", layers.len())
         .with_fingerprint("the model", (names.collect::<Vec<_>>(), tied))
+        .with("the cut into stages", partition)
+        .with("the seed", common.seed)
+        .with("clipping", format_args!("{:?}", common.clipping))
+        .with("staged updates", common.stage_updates)
+        .with("the type of computation", format_args!("{compute_dtype:?}"))
+        .with("loss scaling", format_args!("{scaler:?}"))
+        .with("metrics", metric_names.join(", "))
 }
 
 impl Task {
@@ -94,13 +100,7 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
     }
 
     /// What processes compare before a call.
-    pub(crate) fn terms_of_call(
-        &self,
-        task: &Task,
-        input: &Packet,
-        target: Option<&Packet>,
-        side: &BTreeMap<String, Packet>,
-    ) -> Terms {
+    pub(crate) fn terms_of_call(&self, task: &Task, values: &Values) -> Terms {
         if !self.workers.is_spread() {
             return Terms::new();
         }
@@ -108,7 +108,7 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         terms
             .and(self.terms.clone())
             .with("the number of updates so far", self.updates)
-            .with_fingerprint("the batch", (input, target, side))
+            .with_fingerprint("the batch", values)
     }
 }
 

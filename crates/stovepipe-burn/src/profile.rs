@@ -19,10 +19,14 @@ use crate::context::{Place, Side, Skipped};
 use crate::gradients::Averaging;
 use crate::loss::{ErasedLoss, LossTape};
 use crate::part::{Packet, Part, copied};
-use crate::profiling::{LiveBytes, Profiling};
+use crate::profiling::Profiling;
 use crate::sequential::{Blueprint, MakeContext};
 use crate::skips::skips_of;
-use crate::{Backend, Boundary, BuildError, Builder, Context, Phase, ProfileError, StageError};
+use crate::{
+    Backend, Boundary, BuildError, Builder, Context, MemoryCounter, Phase, ProfileError, StageError,
+};
+
+mod memory;
 
 impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
     /// Measures the model's layers on the backend's first device, with the first samples of a batch. The
@@ -85,6 +89,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
         skips_of(&self.model.layers, &self.model.sizes())?;
         let mut skipped: Vec<Skipped> = values.iter().map(|_| Skipped::new()).collect();
         let mut layers = Vec::with_capacity(count);
+        let mut workspace = 0;
         for blueprints in self.model.layers.chunks(profiling.together) {
             if let Some(progress) = &profiling.progress {
                 for (blueprint, number) in blueprints.iter().zip(layers.len() + 1..) {
@@ -94,12 +99,15 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
             let is_last = layers.len() + blueprints.len() == count;
             let loss = is_last.then(|| (Arc::clone(&loss), targets.clone()));
             let start = Start { is_first: layers.is_empty(), inputs: values, skipped };
+            if let Some(counter) = profiling.memory.as_ref().filter(|_| layers.is_empty()) {
+                workspace = bench.workspace(blueprints, &start, &loss, counter)?;
+            }
             let (measured, end) = bench.measure(blueprints, start, loss)?;
             layers.extend(measured);
             (values, skipped) = (end.inputs, end.skipped);
         }
         let name = format!("{} {:?}", bench.backend.name(), bench.device);
-        Ok(Profile::new(name, layers)?)
+        Ok(Profile::new(name, layers)?.with_workspace(workspace))
     }
 }
 
@@ -130,20 +138,14 @@ type Values = Vec<Vec<Box<dyn Part>>>;
 type LossAndTargets = Option<(Arc<ErasedLoss>, Vec<Packet>)>;
 
 impl Bench<'_> {
-    /// Measures neighbouring layers, and returns what they make of their inputs.
-    fn measure(
-        &self,
-        blueprints: &[Blueprint],
-        start: Start,
-        loss: LossAndTargets,
-    ) -> Result<(Vec<LayerProfile>, Start), ProfileError> {
+    fn subject(&self, blueprints: &[Blueprint], start: &Start, loss: &LossAndTargets) -> Subject {
         let context = MakeContext {
             seed: self.seed,
             device: &self.device,
             optimizer: &self.optimizer,
             compute: self.compute,
         };
-        let subject = || Subject {
+        Subject {
             cells: blueprints.iter().map(|blueprint| (blueprint.make)(&context)).collect(),
             device: self.device.clone(),
             is_first: start.is_first,
@@ -153,7 +155,30 @@ impl Bench<'_> {
             stage_updates: self.stage_updates,
             sizes: self.profiling.sizes.clone(),
             side: self.side.clone(),
-        };
+        }
+    }
+
+    /// What a rank's threads keep for themselves once they have computed.
+    fn workspace(
+        &self,
+        blueprints: &[Blueprint],
+        start: &Start,
+        loss: &LossAndTargets,
+        counter: &Arc<dyn MemoryCounter>,
+    ) -> Result<u64, ProfileError> {
+        let host = self.backend.host(0).map_err(BuildError::from)?;
+        let (mut subject, counter) = (self.subject(blueprints, start, loss), Arc::clone(counter));
+        finished(spawn(host, move || subject.workspace(&counter)), blueprints)
+    }
+
+    /// Measures neighbouring layers, and returns what they make of their inputs.
+    fn measure(
+        &self,
+        blueprints: &[Blueprint],
+        start: Start,
+        loss: LossAndTargets,
+    ) -> Result<(Vec<LayerProfile>, Start), ProfileError> {
+        let subject = || self.subject(blueprints, &start, &loss);
         let mut others = Others::default();
         for rank in 1..=self.profiling.busy {
             let host = self.backend.host(rank).map_err(BuildError::from)?;
@@ -164,25 +189,37 @@ impl Bench<'_> {
         let measured = spawn(host, move || {
             let (mut layers, made) = subject.measure(&profiling, &rate, &others.index)?;
             drop(others);
-            if let Some(live_bytes) = &profiling.live_bytes {
+            if let Some(counter) = &profiling.memory {
                 for index in 0..made.inputs.len() {
-                    for (layer, kept) in subject.kept(index, &**live_bytes)?.into_iter().enumerate()
-                    {
-                        layers[layer].measurements[index].activation_bytes = Some(kept);
+                    let found = subject.memory(index, counter)?;
+                    for (layer, found) in layers.iter_mut().zip(found) {
+                        layer.measurements[index].memory = Some(found);
                     }
+                }
+                for (layer, found) in layers.iter_mut().zip(subject.update_memory(&rate, counter)?)
+                {
+                    (layer.update_bytes, layer.staged_bytes) = found;
                 }
             }
             Ok((layers, made))
         });
-        let names = || {
-            let names: Vec<&str> = blueprints.iter().map(|blueprint| &*blueprint.name).collect();
-            names.join(", ")
-        };
-        match measured.finish() {
-            Some(Ok(measured)) => Ok(measured),
-            Some(Err(source)) => Err(ProfileError::Layer { layers: names(), source }),
-            None => Err(ProfileError::Panicked { layers: names() }),
-        }
+        finished(measured, blueprints)
+    }
+}
+
+/// What was measured of these layers.
+fn finished<R>(
+    measured: Started<Result<R, StageError>>,
+    blueprints: &[Blueprint],
+) -> Result<R, ProfileError> {
+    let names = || {
+        let names: Vec<&str> = blueprints.iter().map(|blueprint| &*blueprint.name).collect();
+        names.join(", ")
+    };
+    match measured.finish() {
+        Some(Ok(measured)) => Ok(measured),
+        Some(Err(source)) => Err(ProfileError::Layer { layers: names(), source }),
+        None => Err(ProfileError::Panicked { layers: names() }),
     }
 }
 
@@ -271,6 +308,13 @@ struct Forwards {
     loss: Option<LossTape>,
 }
 
+/// One forward of one layer, and of the loss behind it.
+struct Ran {
+    outputs: Vec<Box<dyn Part>>,
+    tape: Tape,
+    loss: Option<LossTape>,
+}
+
 /// One forward and backward of all layers: seconds of each, and what each returned.
 struct Run {
     forward: Vec<f64>,
@@ -324,7 +368,7 @@ impl Subject {
                     backward: Time::of(times.backward),
                     input_bytes,
                     output_bytes,
-                    activation_bytes: None,
+                    memory: None,
                 });
                 input_bytes = output_bytes;
             }
@@ -352,9 +396,11 @@ impl Subject {
         let profiles =
             measured.map(|(((cell, measurements), update), optimizer_bytes)| LayerProfile {
                 name: cell.name().to_owned(),
-                parameter_bytes: of_host(cell.parameters()),
+                parameter_bytes: of_host(cell.parameters()) + cell.copy_bytes(),
                 gradient_bytes: of_host(cell.take_gradients(Averaging::mean(1.0))),
                 optimizer_bytes,
+                update_bytes: 0,
+                staged_bytes: 0,
                 update: Time::of(update),
                 measurements,
             });
@@ -429,13 +475,10 @@ impl Subject {
         let mut values = copied(&self.inputs[index]);
         for layer in 0..layers {
             let start = Instant::now();
-            let (outputs, tape) = self.forward(layer, index, values, phase, &mut done.skipped)?;
+            let Ran { outputs, tape, loss } =
+                self.forward(layer, index, values, phase, &mut done.skipped)?;
             values = copied(&outputs);
-            if let Some((loss, targets)) = self.loss.as_ref().filter(|_| layer + 1 == layers) {
-                let target = targets[index].clone().settle(&self.device);
-                done.loss = Some(LossTape::record(&**loss, copied(&outputs), target)?.0);
-            }
-            sync(&self.device)?;
+            done.loss = loss;
             done.seconds.push(start.elapsed().as_secs_f64());
             done.tapes.push(tape);
             done.outputs.push(outputs);
@@ -443,30 +486,7 @@ impl Subject {
         Ok(done)
     }
 
-    /// The bytes that each layer keeps between forward and backward, its input included.
-    fn kept(&mut self, index: usize, live_bytes: &LiveBytes) -> Result<Vec<u64>, StageError> {
-        let outputs = self.forwards(index, Phase::Train)?.outputs;
-        let mut skipped = self.skipped[index].clone();
-        let mut kept = Vec::with_capacity(self.cells.len());
-        for layer in 0..self.cells.len() {
-            let inputs = match layer.checked_sub(1) {
-                Some(before) => copied(&outputs[before]),
-                None => copied(&self.inputs[index]),
-            };
-            sync(&self.device)?;
-            let input_bytes = bytes(&inputs);
-            let before = live_bytes();
-            let (outputs, tape) = self.forward(layer, index, inputs, Phase::Train, &mut skipped)?;
-            // The next layer's input isn't this one's to count.
-            drop(outputs);
-            sync(&self.device)?;
-            let grown = live_bytes().saturating_sub(before);
-            drop(tape);
-            kept.push(grown.saturating_add(input_bytes));
-        }
-        Ok(kept)
-    }
-
+    /// Runs one layer forward, and the loss behind the last of all.
     fn forward(
         &mut self,
         layer: usize,
@@ -474,23 +494,44 @@ impl Subject {
         inputs: Vec<Box<dyn Part>>,
         phase: Phase,
         skipped: &mut Skipped,
-    ) -> Result<(Vec<Box<dyn Part>>, Tape), StageError> {
+    ) -> Result<Ran, StageError> {
+        let mode = Forward::Taped { input_gradient: !(self.is_first && layer == 0) };
+        let Forwarded { outputs, tape, .. } =
+            self.run_layer(layer, index, inputs, (phase, mode), skipped)?;
+        let tape = tape.ok_or_else(|| StageError::Order {
+            layer: self.cells[layer].name().to_owned(),
+            problem: "its forward left nothing for a backward",
+        })?;
+        let loss = match self.loss.as_ref().filter(|_| layer + 1 == self.cells.len()) {
+            Some((loss, targets)) => {
+                let target = targets[index].clone().settle(&self.device);
+                Some(LossTape::record(&**loss, copied(&outputs), target)?.0)
+            }
+            None => None,
+        };
+        sync(&self.device)?;
+        Ok(Ran { outputs, tape, loss })
+    }
+
+    fn run_layer(
+        &mut self,
+        layer: usize,
+        index: usize,
+        inputs: Vec<Box<dyn Part>>,
+        (phase, mode): (Phase, Forward),
+        skipped: &mut Skipped,
+    ) -> Result<Forwarded, StageError> {
         let cell = &mut self.cells[layer];
         let name = cell.name().to_owned();
         let samples = 0..self.sizes[index];
         let side = Side { packets: Some(&self.side[index]), device: Some(&self.device) };
         let mut context = Context::new(phase, Place::default(), samples, &name).with_side(side);
-        let mode = Forward::Taped { input_gradient: !(self.is_first && layer == 0) };
         for skip in cell.pops() {
             context.popped.extend(skipped.remove_entry(skip));
         }
-        let Forwarded { outputs, tape, stashed, .. } = cell.forward(inputs, &mut context, mode)?;
-        skipped.extend(stashed);
-        let tape = tape.ok_or_else(|| StageError::Order {
-            layer: name.clone(),
-            problem: "its forward left nothing for a backward",
-        })?;
-        Ok((outputs, tape))
+        let mut forwarded = cell.forward(inputs, &mut context, mode)?;
+        skipped.extend(std::mem::take(&mut forwarded.stashed));
+        Ok(forwarded)
     }
 }
 

@@ -3,12 +3,101 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::Boundary;
+use burn::tensor::{Device, Tensor};
+
 use crate::boundary::into_packet;
 use crate::part::Packet;
+use crate::{BackendError, Boundary};
 
-/// Says how many bytes are allocated on the device.
-pub(crate) type LiveBytes = dyn Fn() -> u64 + Send + Sync;
+/// Counts the bytes that are allocated, as on the processor a program's allocator can.
+///
+/// ```
+/// use peak_alloc::PeakAlloc;
+/// use stovepipe_burn::MemoryCounter;
+///
+/// #[global_allocator]
+/// static ALLOCATOR: PeakAlloc = PeakAlloc;
+///
+/// struct Allocator;
+///
+/// impl MemoryCounter for Allocator {
+///     fn live_bytes(&self) -> u64 {
+///         ALLOCATOR.current_usage() as u64
+///     }
+///
+///     fn peak_bytes(&self) -> u64 {
+///         ALLOCATOR.peak_usage() as u64
+///     }
+///
+///     fn reset_peak(&self) {
+///         ALLOCATOR.reset_peak_usage();
+///     }
+/// }
+///
+/// let kept = vec![0u8; 4096];
+/// assert!(Allocator.live_bytes() >= 4096);
+/// # drop(kept);
+/// ```
+pub trait MemoryCounter: Send + Sync {
+    /// Allocated now.
+    fn live_bytes(&self) -> u64;
+
+    /// The most that was allocated at once since the last [reset](Self::reset_peak). By default what is now,
+    /// for those who can't tell: what is needed for a moment then counts as nothing.
+    fn peak_bytes(&self) -> u64 {
+        self.live_bytes()
+    }
+
+    /// Begins to look for the peak anew.
+    fn reset_peak(&self) {}
+}
+
+/// What a counter counts on a device, from some moment on.
+pub(crate) struct Count {
+    device: Device,
+    counter: Arc<dyn MemoryCounter>,
+    before: u64,
+}
+
+impl Count {
+    pub(crate) fn begin(
+        device: &Device,
+        counter: &Arc<dyn MemoryCounter>,
+    ) -> Result<Self, BackendError> {
+        // What dropped tapes held, Burn frees with the next backward.
+        let leaf = Tensor::<1>::ones([1], &device.clone().autodiff()).require_grad();
+        leaf.clone().sum().backward();
+        drop(leaf);
+        let (device, counter) = (device.clone(), Arc::clone(counter));
+        let mut count = Self { device, counter, before: 0 };
+        count.sync()?;
+        count.counter.reset_peak();
+        count.before = count.counter.live_bytes();
+        Ok(count)
+    }
+
+    /// How much more there is than at first.
+    pub(crate) fn more(&self) -> Result<u64, BackendError> {
+        self.sync()?;
+        Ok(self.counter.live_bytes().saturating_sub(self.before))
+    }
+
+    /// How much more there was at most since the last peak, of which this is the end.
+    pub(crate) fn most(&self) -> Result<u64, BackendError> {
+        self.sync()?;
+        let most = self.counter.peak_bytes().saturating_sub(self.before);
+        self.counter.reset_peak();
+        Ok(most)
+    }
+
+    fn sync(&self) -> Result<(), BackendError> {
+        self.device.sync().map_err(|error| BackendError {
+            backend: format!("{:?}", self.device),
+            reason: error.to_string(),
+        })
+    }
+}
+
 /// Is told the layer that comes next, and how many there are.
 pub(crate) type Progress = dyn Fn(&str, usize, usize) + Send + Sync;
 
@@ -25,7 +114,7 @@ pub struct Profiling {
     pub(crate) together: usize,
     pub(crate) busy: usize,
     pub(crate) side: BTreeMap<String, Packet>,
-    pub(crate) live_bytes: Option<Arc<LiveBytes>>,
+    pub(crate) memory: Option<Arc<dyn MemoryCounter>>,
     pub(crate) progress: Option<Arc<Progress>>,
 }
 
@@ -43,7 +132,7 @@ impl Profiling {
             together: 4,
             busy: 0,
             side: BTreeMap::new(),
-            live_bytes: None,
+            memory: None,
             progress: None,
         }
     }
@@ -83,12 +172,12 @@ impl Profiling {
         self
     }
 
-    /// Where the bytes that a layer keeps are read: by default nowhere, and then they are unknown. On the
-    /// Flex backend a program can count what its allocator hands out. Nothing else should run meanwhile,
-    /// so that only this layer's bytes are counted; the [busy ranks](Self::busy_ranks) have ended by then.
+    /// Where the bytes are read that a layer keeps, and those that it needs for a moment: by default
+    /// nowhere, and then they are unknown. Nothing else should run meanwhile, so that only this layer's
+    /// bytes are counted; the [busy ranks](Self::busy_ranks) have ended by then.
     #[must_use]
-    pub fn live_bytes(self, live_bytes: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
-        Self { live_bytes: Some(Arc::new(live_bytes)), ..self }
+    pub fn memory(self, counter: impl MemoryCounter + 'static) -> Self {
+        Self { memory: Some(Arc::new(counter)), ..self }
     }
 
     /// Is called before each layer with its name, its number from 1 on, and how many there are.

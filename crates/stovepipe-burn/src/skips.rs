@@ -14,14 +14,28 @@ use crate::sequential::{Blueprint, Size};
 /// A value that leaves the chain at one layer and comes back at another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Skip {
+    /// What the layers call it.
+    called: String,
+    /// What it is called in the whole model: a name that has been popped may be used again.
     name: String,
     from: usize,
     to: usize,
 }
 
+/// What a layer's skips are called in the whole model, by what it calls them: those that it pops, and those
+/// that it stashes.
+pub(crate) fn names_of(skips: &[Skip], layer: usize) -> [BTreeMap<String, String>; 2] {
+    let named = |at: fn(&Skip) -> usize| {
+        let own = skips.iter().filter(|skip| at(skip) == layer);
+        own.map(|skip| (skip.called.clone(), skip.name.clone())).collect()
+    };
+    [named(|skip| skip.to), named(|skip| skip.from)]
+}
+
 /// The skips of a model; every stashed value is popped once, later.
 pub(crate) fn skips_of(layers: &[Blueprint], sizes: &[Size]) -> Result<Vec<Skip>, BuildError> {
     let mut open: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut uses: BTreeMap<&str, usize> = BTreeMap::new();
     let mut skips: Vec<Skip> = Vec::new();
     for (index, (layer, size)) in layers.iter().zip(sizes).enumerate() {
         let refuse = |name: &str, problem: &'static str| {
@@ -30,18 +44,28 @@ pub(crate) fn skips_of(layers: &[Blueprint], sizes: &[Size]) -> Result<Vec<Skip>
         };
         for name in &size.pops {
             match open.remove(name.as_str()) {
-                Some(from) => skips.push(Skip { name: name.clone(), from, to: index }),
-                None if skips.iter().any(|skip| skip.name == *name) => {
+                Some(from) => {
+                    let (called, to) = (name.clone(), index);
+                    let name = match uses.get(name.as_str()) {
+                        Some(1) | None => called.clone(),
+                        Some(use_number) => format!("{called}#{use_number}"),
+                    };
+                    skips.push(Skip { called, name, from, to });
+                }
+                None if skips.iter().any(|skip| skip.called == *name) => {
                     return refuse(name, "pops it, but a layer before has popped it already");
                 }
                 None => return refuse(name, "pops it, but no layer before stashes it"),
             }
         }
         for name in &size.stashes {
-            let known = skips.iter().any(|skip| skip.name == *name);
-            if known || open.insert(name, index).is_some() {
-                return refuse(name, "stashes it, but a layer has stashed that name already");
+            if open.insert(name, index).is_some() {
+                return refuse(
+                    name,
+                    "stashes it, but that name is stashed already and not popped yet",
+                );
             }
+            *uses.entry(name).or_default() += 1;
         }
     }
     match open.into_iter().next() {

@@ -5,53 +5,21 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::tensor::{Device, Tensor, TensorData};
 use stovepipe_runtime::{Begin, StageCompute, Terms};
 use stovepipe_schedule::{MicroBatch, StageRetention};
 
+use crate::batch::{Batch, Task};
 use crate::batch_norm::{self, Observation};
 use crate::cell::{Backwarded, Cell, Forward, Forwarded, Tape};
 use crate::context::{Place, Side, Skipped};
 use crate::gradients::{Averaging, Clipping};
-use crate::loss::{ErasedLoss, LossTape, Weight, widened};
+use crate::loss::{ErasedLoss, LossTape, Weight, wide};
 use crate::part::{Packet, Part, copied};
 use crate::report::{Report, mean_of, norm_of};
 use crate::skips::{Routes, Skips, pack, unpack};
 use crate::ties::{self, Tie};
 use crate::{Backend, Context, LossSum, Phase, StageError};
-
-/// What a step is for.
-#[derive(Clone)]
-pub(crate) enum Task {
-    /// Update the parameters at this learning rate.
-    Train(ModuleLearningRate),
-    /// Keep the gradients for the next update.
-    Accumulate,
-    /// Compute the gradients and hand them out.
-    Gradients,
-    /// Compute the loss.
-    Evaluate,
-    /// Hand out the model's output.
-    Predict,
-}
-
-/// The input of a step: the mini-batch, cut into micro-batches.
-pub(crate) struct Batch {
-    pub(crate) task: Task,
-    /// What processes compare.
-    pub(crate) terms: Terms,
-    /// Updates made before this step.
-    pub(crate) updates: u64,
-    /// What the loss is multiplied by for the backward.
-    pub(crate) scale: f64,
-    pub(crate) samples: Vec<Range<usize>>,
-    pub(crate) inputs: Vec<Packet>,
-    /// Empty where no loss is computed.
-    pub(crate) targets: Vec<Packet>,
-    /// By micro-batch and name.
-    pub(crate) side: Vec<BTreeMap<String, Packet>>,
-}
 
 /// What a stage hands back.
 #[derive(Default)]
@@ -238,12 +206,11 @@ impl BurnStage {
         let loss = self.loss.clone().ok_or(StageError::NoTarget)?;
         let metrics = Arc::clone(&self.common.metrics);
         let device = self.device.clone();
-        let wide = widened(&outputs);
         let running = self.running()?;
         let target = running.batch.targets.get(m).cloned().ok_or(StageError::NoTarget)?;
         let target = target.settle(&device);
         for (number, metric) in metrics.iter().enumerate() {
-            let LossSum { sum, weight } = metric(copied(&wide), target.clone())?;
+            let LossSum { sum, weight } = metric(wide(&outputs), target.clone())?;
             running.metrics.insert((number, m), (sum, weight));
         }
         let result = if taped {
@@ -251,7 +218,7 @@ impl BurnStage {
             running.loss_tapes.insert(m, tape);
             result
         } else {
-            loss(wide, target)?
+            loss(wide(&outputs), target)?
         };
         let sum = if taped { result.sum.inner() } else { result.sum };
         running.losses.insert(m, (sum, result.weight.inner()));
@@ -387,7 +354,7 @@ impl StageCompute for BurnStage {
             if self.is_last {
                 match batch.task {
                     Task::Predict => {
-                        let output = Packet::of(widened(&std::mem::take(&mut values)));
+                        let output = Packet::of(wide(&std::mem::take(&mut values)));
                         self.running()?.predictions.insert(m, output);
                     }
                     _ => self.run_loss(m, std::mem::take(&mut values), false)?,
@@ -466,10 +433,11 @@ impl StageCompute for BurnStage {
             layer.complete(carried);
         }
         let clips = matches!(self.common.clipping, Some(Clipping::Norm(_)));
-        let squared_norms = if keeps && (clips || self.common.skips_overflows) {
+        let looks = self.common.skips_overflows && matches!(task, Task::Gradients);
+        let squared_norms = if looks || keeps && (clips || self.common.skips_overflows) {
             // What isn't finite must not be kept for the next update either.
             let apart = match task {
-                Task::Train(_) => self.common.tied_paths(true),
+                Task::Train(_) | Task::Gradients => self.common.tied_paths(true),
                 _ => HashSet::new(),
             };
             self.layers.iter().map(|layer| layer.squared_norm(&apart)).collect()
@@ -512,7 +480,8 @@ impl StageCompute for BurnStage {
         }
         // Of the sums: a mini-batch that is accumulated may weigh nothing.
         let norm = norm_of(&reports, ties::squared_norm(&sums), 1.0);
-        if let Some(norm) = norm.filter(|norm| !norm.is_finite()) {
+        let hands_out = matches!(batch.task, Task::Gradients);
+        if let Some(norm) = norm.filter(|norm| !norm.is_finite() && !hands_out) {
             // All stages see the same norm, and so does the pipeline.
             self.running()?.overflowed = true;
             return match self.common.skips_overflows {

@@ -387,19 +387,24 @@ fn profile(name: &str) -> PathBuf {
         serde_json::json!({
             "samples": samples,
             "forward": time(samples), "recompute": time(samples), "backward": time(samples),
-            "input_bytes": samples, "output_bytes": samples, "activation_bytes": 10 * samples,
+            "input_bytes": samples, "output_bytes": samples,
+            "memory": {
+                "activation_bytes": 10 * samples, "forward_bytes": 0, "untaped_bytes": 0,
+                "backward_bytes": 0,
+            },
         })
     };
     let layer = |number: usize| {
         serde_json::json!({
             "name": format!("layers.{number}"),
             "parameter_bytes": 1024, "gradient_bytes": 1024, "optimizer_bytes": 2048,
+            "update_bytes": 0, "staged_bytes": 0,
             "update": time(0),
             "measurements": [measurement(1), measurement(8)],
         })
     };
     let layers: Vec<Value> = (0..4).map(layer).collect();
-    let profile = serde_json::json!({"version": 1, "device": "made up", "layers": layers});
+    let profile = serde_json::json!({"version": 2, "device": "made up", "workspace_bytes": 0, "layers": layers});
     file(name, profile.to_string().as_bytes())
 }
 

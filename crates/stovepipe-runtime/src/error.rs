@@ -168,6 +168,11 @@ impl StepError {
         )
     }
 
+    /// Whether all ranks find it out by themselves, from what they gathered.
+    pub(crate) fn is_known_to_all(&self) -> bool {
+        matches!(self, Self::Disagreement { .. })
+    }
+
     /// Whether this only echoes a failure on another rank.
     pub(crate) fn is_echo(&self) -> bool {
         matches!(

@@ -112,7 +112,7 @@ impl<C: StageCompute> RankExecutor<C> {
         let outcome = self.try_step(job, transport).await;
         if let Err(error) = &outcome {
             // Past the vote nothing can be taken back, and the others have been told already.
-            if !error.poisons() {
+            if !error.poisons() && !error.is_known_to_all() {
                 transport.abort(job.step, &error.to_string());
             }
             for stage in self.stages.values_mut() {
@@ -185,7 +185,7 @@ impl<C: StageCompute> RankExecutor<C> {
             all.map_err(|e| self.transport_error(e))
         };
         let outcome = all.await;
-        if let Err(error) = &outcome {
+        if let Some(error) = outcome.as_ref().err().filter(|error| !error.is_known_to_all()) {
             transport.abort(step, &error.to_string());
         }
         transport.end_step(step);

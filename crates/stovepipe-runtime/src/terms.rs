@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use stovepipe_schedule::{Program, Rank};
+use stovepipe_schedule::{Action, ComputeKind, Program, Rank};
 
 use crate::StepError;
 
@@ -52,8 +52,13 @@ impl Terms {
     /// What a program must have in common with those of other ranks.
     pub(crate) fn of_program(program: &Program) -> Self {
         let plan = program.plan();
+        // What is recomputed stands apart; messages follow from the order and the cut.
+        let ordered = |action: &&Action| {
+            action.compute().is_some_and(|compute| compute.kind != ComputeKind::Recompute)
+        };
         let rows = (0..plan.ranks()).map(|rank| {
-            program.row(rank).iter().map(|action| format!("{action} ")).collect::<String>()
+            let row = program.row(rank).iter().filter(ordered);
+            row.map(|action| format!("{action} ")).collect::<String>()
         });
         Self::new()
             .with("the version of stovepipe", env!("CARGO_PKG_VERSION"))

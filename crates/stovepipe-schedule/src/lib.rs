@@ -44,7 +44,7 @@ pub use cost::{CostModel, Link, StageCost};
 pub use edges::{Edge, Edges};
 pub use error::{CostError, Fault, PlanError};
 pub use ids::{MicroBatch, Rank, Stage};
-pub use memory::StageMemory;
+pub use memory::{LayerMemory, StageMemory};
 pub use plan::{Mode, Plan};
 pub use plan_builder::PlanBuilder;
 pub use program::Program;

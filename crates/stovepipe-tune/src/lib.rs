@@ -6,7 +6,7 @@
 //! others are, and which don't fit, where, and by how much.
 //!
 //! ```
-//! use stovepipe_tune::{Cluster, LayerProfile, Measurement, Profile, Time, Tuner};
+//! use stovepipe_tune::{Cluster, LayerProfile, Measurement, MemoryUse, Profile, Time, Tuner};
 //!
 //! // Eight equal layers, measured with 1 and with 16 samples; a fixed part of 1 ms in every action.
 //! let measurement = |samples: usize| Measurement {
@@ -16,13 +16,15 @@
 //!     backward: Time::exactly(2e-3 + 2e-3 * samples as f64),
 //!     input_bytes: 4096 * samples as u64,
 //!     output_bytes: 4096 * samples as u64,
-//!     activation_bytes: Some(65536 * samples as u64),
+//!     memory: Some(MemoryUse { activation_bytes: 65536 * samples as u64, ..MemoryUse::default() }),
 //! };
 //! let layers = (0..8).map(|layer| LayerProfile {
 //!     name: format!("blocks.{layer}"),
 //!     parameter_bytes: 1 << 20,
 //!     gradient_bytes: 1 << 20,
 //!     optimizer_bytes: 2 << 20,
+//!     update_bytes: 1 << 20,
+//!     staged_bytes: 0,
 //!     update: Time::exactly(1e-3),
 //!     measurements: vec![measurement(1), measurement(16)],
 //! });
@@ -45,6 +47,6 @@ mod tuner;
 
 pub use cluster::Cluster;
 pub use error::TuneError;
-pub use profile::{LayerProfile, Measurement, Profile, Time};
+pub use profile::{LayerProfile, Measurement, MemoryUse, Profile, Time};
 pub use report::{Choice, Configuration, Rejected, Report};
 pub use tuner::Tuner;

@@ -4,9 +4,12 @@
 //! the number of micro-batches hides what every action costs however small it is. Between two measured
 //! sizes they are taken from the straight line, and beyond them not at all.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 use stovepipe_checkpoint::LayerActivations;
 use stovepipe_partition::Costs;
+use stovepipe_schedule::{LayerMemory, StageMemory};
 
 use crate::TuneError;
 
@@ -51,8 +54,28 @@ pub struct Measurement {
     pub input_bytes: u64,
     /// Bytes of its output.
     pub output_bytes: u64,
-    /// Bytes that its backward needs, the input included; none where they couldn't be measured.
-    pub activation_bytes: Option<u64>,
+    /// What it holds and needs meanwhile; none where that couldn't be measured.
+    pub memory: Option<MemoryUse>,
+}
+
+/// What a layer holds and needs for one micro-batch, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryUse {
+    /// What its backward needs, its input included and its output not.
+    pub activation_bytes: u64,
+    /// The most while its forward runs beyond what was there, what it leaves behind included.
+    pub forward_bytes: u64,
+    /// The same of a forward that leaves only its output.
+    pub untaped_bytes: u64,
+    /// The most while its backward runs beyond what was there, the gradient of its output included.
+    pub backward_bytes: u64,
+}
+
+impl MemoryUse {
+    /// The most while either runs.
+    pub(crate) fn working(&self) -> u64 {
+        self.forward_bytes.max(self.untaped_bytes).max(self.backward_bytes)
+    }
 }
 
 /// A layer.
@@ -60,12 +83,17 @@ pub struct Measurement {
 pub struct LayerProfile {
     /// Its name in the model.
     pub name: String,
-    /// Bytes of its parameters.
+    /// Bytes of its parameters, and of copies in another type that it computes with.
     pub parameter_bytes: u64,
     /// Bytes of their gradients.
     pub gradient_bytes: u64,
     /// Bytes of the optimizer's state for them.
     pub optimizer_bytes: u64,
+    /// The most bytes that the optimizer's step needs beyond all these; zero where that couldn't be measured.
+    pub update_bytes: u64,
+    /// By how many of them the layer's bytes are more until all layers have been updated: the copies of an
+    /// update that is staged.
+    pub staged_bytes: u64,
     /// The optimizer's step on them.
     pub update: Time,
     /// One for each size, ascending.
@@ -77,6 +105,7 @@ pub struct LayerProfile {
 pub struct Profile {
     version: u32,
     device: String,
+    workspace_bytes: u64,
     layers: Vec<LayerProfile>,
 }
 
@@ -88,12 +117,12 @@ pub(crate) struct LayerCost {
     pub(crate) backward: f64,
     pub(crate) input_bytes: u64,
     pub(crate) output_bytes: u64,
-    pub(crate) activation_bytes: Option<u64>,
+    pub(crate) memory: Option<MemoryUse>,
 }
 
 impl Profile {
     /// The version that is written and read.
-    pub const VERSION: u32 = 1;
+    pub const VERSION: u32 = 2;
 
     /// A profile of the layers of a model, in model order, measured on `device`.
     ///
@@ -102,9 +131,23 @@ impl Profile {
     /// [`TuneError::Profile`] unless there is a layer, all were measured at the same sizes, ascending
     /// and at least 1, and every time is finite and not negative.
     pub fn new(device: impl Into<String>, layers: Vec<LayerProfile>) -> Result<Self, TuneError> {
-        let profile = Self { version: Self::VERSION, device: device.into(), layers };
+        let profile =
+            Self { version: Self::VERSION, device: device.into(), workspace_bytes: 0, layers };
         profile.check()?;
         Ok(profile)
+    }
+
+    /// With the bytes that a rank's threads keep for themselves once they have computed, such as what
+    /// matrix products are packed into.
+    #[must_use]
+    pub fn with_workspace(self, bytes: u64) -> Self {
+        Self { workspace_bytes: bytes, ..self }
+    }
+
+    /// The bytes that a rank's threads keep for themselves.
+    #[must_use]
+    pub fn workspace(&self) -> u64 {
+        self.workspace_bytes
     }
 
     /// Reads a profile.
@@ -121,14 +164,15 @@ impl Profile {
         #[derive(Deserialize)]
         struct Body {
             device: String,
+            workspace_bytes: u64,
             layers: Vec<LayerProfile>,
         }
         let Head { version } = serde_json::from_str(text)?;
         if version != Self::VERSION {
             return Err(TuneError::Version { found: version, known: Self::VERSION });
         }
-        let Body { device, layers } = serde_json::from_str(text)?;
-        Self::new(device, layers)
+        let Body { device, workspace_bytes, layers } = serde_json::from_str(text)?;
+        Ok(Self::new(device, layers)?.with_workspace(workspace_bytes))
     }
 
     /// Writes it.
@@ -161,7 +205,7 @@ impl Profile {
     #[must_use]
     pub fn knows_memory(&self) -> bool {
         let mut measurements = self.layers.iter().flat_map(|layer| &layer.measurements);
-        measurements.all(|m| m.activation_bytes.is_some())
+        measurements.all(|m| m.memory.is_some())
     }
 
     /// The seconds of forward and backward of every layer for `samples` samples, to cut by time.
@@ -184,7 +228,8 @@ impl Profile {
     pub fn bytes(&self, samples: usize) -> Result<Costs, TuneError> {
         let costs = self.at(samples).ok_or_else(|| self.not_measured(samples))?;
         let bytes = self.layers.iter().zip(&costs).map(|(layer, cost)| {
-            cost.activation_bytes.map(|kept| layer.fixed_bytes().saturating_add(kept) as f64)
+            let kept = cost.memory?.activation_bytes;
+            Some(layer.fixed_bytes().saturating_add(kept) as f64)
         });
         let bytes: Option<Vec<f64>> = bytes.collect();
         let bytes = bytes.ok_or_else(unknown_bytes)?;
@@ -200,13 +245,64 @@ impl Profile {
     pub fn activations(&self, samples: usize) -> Result<Vec<LayerActivations>, TuneError> {
         let costs = self.at(samples).ok_or_else(|| self.not_measured(samples))?;
         let of = |cost: &LayerCost| {
+            let memory = cost.memory?;
             Some(LayerActivations {
-                bytes: cost.activation_bytes?,
+                bytes: memory.activation_bytes,
                 input: cost.input_bytes,
+                output: cost.output_bytes,
+                working: memory.working(),
                 recompute: cost.recompute,
             })
         };
         costs.iter().map(of).collect::<Option<_>>().ok_or_else(unknown_bytes)
+    }
+
+    /// What a stage of these layers needs for micro-batches of `samples` samples, to be counted by
+    /// [`Program::peak_bytes`](stovepipe_schedule::Program::peak_bytes).
+    ///
+    /// # Errors
+    ///
+    /// As [`bytes`](Self::bytes), and [`TuneError::Request`] if there are no such layers.
+    pub fn stage_memory(
+        &self,
+        layers: Range<usize>,
+        samples: usize,
+    ) -> Result<StageMemory, TuneError> {
+        let costs = self.at(samples).ok_or_else(|| self.not_measured(samples))?;
+        if layers.start > layers.end || layers.end > self.layers.len() {
+            let reason = format!("{layers:?} aren't among {}", self.layers.len());
+            return Err(TuneError::Request { what: "layers", reason });
+        }
+        self.stage_of(layers, &costs).ok_or_else(unknown_bytes)
+    }
+
+    /// The same from these costs of all layers; nothing if they don't say.
+    pub(crate) fn stage_of(
+        &self,
+        layers: Range<usize>,
+        costs: &[LayerCost],
+    ) -> Option<StageMemory> {
+        let (own, costs) = (&self.layers[layers.clone()], &costs[layers]);
+        let memory = own.iter().zip(costs).map(|(layer, cost)| {
+            let memory = cost.memory?;
+            Some(LayerMemory {
+                activations: memory.activation_bytes,
+                input: cost.input_bytes,
+                output: cost.output_bytes,
+                gradients: layer.gradient_bytes,
+                forward: memory.forward_bytes,
+                untaped: memory.untaped_bytes,
+                backward: memory.backward_bytes,
+            })
+        });
+        let sum = |of: fn(&LayerProfile) -> u64| own.iter().map(of).fold(0, u64::saturating_add);
+        Some(StageMemory {
+            fixed: sum(LayerProfile::lasting_bytes),
+            layers: memory.collect::<Option<_>>()?,
+            workspace: self.workspace_bytes,
+            staged: sum(|layer| layer.staged_bytes),
+            update: own.iter().map(|layer| layer.update_bytes).max().unwrap_or(0),
+        })
     }
 
     fn not_measured(&self, samples: usize) -> TuneError {
@@ -274,10 +370,13 @@ fn costs_of(costs: impl Iterator<Item = f64>) -> Result<Costs, TuneError> {
 
 impl LayerProfile {
     /// Bytes that it needs all the time.
+    pub(crate) fn lasting_bytes(&self) -> u64 {
+        self.parameter_bytes.saturating_add(self.optimizer_bytes)
+    }
+
+    /// The same with gradients, which come with the first backward.
     pub(crate) fn fixed_bytes(&self) -> u64 {
-        self.parameter_bytes
-            .saturating_add(self.gradient_bytes)
-            .saturating_add(self.optimizer_bytes)
+        self.lasting_bytes().saturating_add(self.gradient_bytes)
     }
 
     fn at(&self, samples: usize) -> Option<LayerCost> {
@@ -307,10 +406,12 @@ impl LayerProfile {
             backward: time(|m| m.backward),
             input_bytes: bytes(low.input_bytes, high.input_bytes),
             output_bytes: bytes(low.output_bytes, high.output_bytes),
-            activation_bytes: low
-                .activation_bytes
-                .zip(high.activation_bytes)
-                .map(|(low, high)| bytes(low, high)),
+            memory: low.memory.zip(high.memory).map(|(low, high)| MemoryUse {
+                activation_bytes: bytes(low.activation_bytes, high.activation_bytes),
+                forward_bytes: bytes(low.forward_bytes, high.forward_bytes),
+                untaped_bytes: bytes(low.untaped_bytes, high.untaped_bytes),
+                backward_bytes: bytes(low.backward_bytes, high.backward_bytes),
+            }),
         })
     }
 }
@@ -335,7 +436,10 @@ mod tests {
             backward: Time { median: 2.0 * seconds, spread: 0.1 },
             input_bytes: 10,
             output_bytes: 10 * samples as u64,
-            activation_bytes: Some(100 * samples as u64),
+            memory: Some(MemoryUse {
+                activation_bytes: 100 * samples as u64,
+                ..MemoryUse::default()
+            }),
         }
     }
 
@@ -345,6 +449,8 @@ mod tests {
             parameter_bytes: 1,
             gradient_bytes: 2,
             optimizer_bytes: 3,
+            update_bytes: 4,
+            staged_bytes: 5,
             update: Time::default(),
             measurements,
         }
@@ -358,7 +464,8 @@ mod tests {
         let at = |samples| profile.at(samples).map(|costs| costs[0]);
         assert_eq!(at(2).map(|c| (c.forward, c.output_bytes)), Some((1.0, 20)));
         assert_eq!(at(3).map(|c| (c.backward, c.output_bytes)), Some((3.0, 30)));
-        assert_eq!(at(8).map(|c| (c.recompute, c.activation_bytes)), Some((2.5, Some(800))));
+        let kept = |cost: LayerCost| cost.memory.map(|memory| memory.activation_bytes);
+        assert_eq!(at(8).map(|c| (c.recompute, kept(c))), Some((2.5, Some(800))));
         assert_eq!(at(12).map(|c| c.forward), Some(3.0));
         assert_eq!((at(1), at(13)), (None, None));
     }
@@ -366,18 +473,22 @@ mod tests {
     #[test]
     fn files_go_both_ways_and_are_checked() {
         let profile = Profile::new("test", vec![layer(vec![measurement(1, 0.5)])]).expect("valid");
+        let profile = profile.with_workspace(6);
         let text = profile.to_json().expect("writes");
         assert_eq!(Profile::from_json(&text).expect("reads"), profile);
 
         let error = |text: &str| Profile::from_json(text).expect_err("refused").to_string();
-        let newer = text.replace("\"version\": 1", "\"version\": 2");
+        let newer = text.replace("\"version\": 2", "\"version\": 3");
         assert_eq!(
             error(&newer),
-            "the profile has version 2, this program reads version 1: measure again"
+            "the profile has version 3, this program reads version 2: measure again"
         );
         assert!(error("").starts_with("this is no profile"));
         assert!(error(&text.replace("0.5", "-0.5")).contains("a time of -0.5 s"));
-        assert!(error(r#"{"version": 1, "device": "", "layers": []}"#).contains("no layers"));
+        assert!(
+            error(r#"{"version": 2, "device": "", "workspace_bytes": 0, "layers": []}"#)
+                .contains("no layers")
+        );
     }
 
     #[test]

@@ -286,10 +286,14 @@ impl<'a> Tuner<'a> {
             return Ok(None);
         }
         let costs = self.costs(configuration.micro_batches);
-        let partition = self.cut(&plan, &**policy, &costs)?;
-        let fitted = self.lower(configuration, &plan, costs, partition)?;
-        self.check_memory(fitted.memory.as_deref(), &fitted.partition)?;
-        Ok(Some(fitted))
+        let attempt = |cautious: bool| {
+            let partition = self.cut(&plan, &**policy, &costs, cautious)?;
+            let fitted = self.lower(configuration, &plan, costs.clone(), partition)?;
+            self.check_memory(fitted.memory.as_deref(), &fitted.partition)?;
+            Ok(fitted)
+        };
+        // The first excludes no cut that fits; where the fastest of them doesn't, the next may.
+        attempt(false).or_else(|refusal: Refusal| attempt(true).map_err(|_| refusal)).map(Some)
     }
 
     fn lower(
@@ -340,12 +344,14 @@ impl<'a> Tuner<'a> {
         }
     }
 
-    /// Cuts the layers by their time at the larger size, within the ranks' memory.
+    /// Cuts the layers by their time at the larger size, within the ranks' memory, of which the layers need
+    /// at least so much; or, with caution, at most, but for what segments of a stage hold.
     fn cut(
         &self,
         plan: &Plan,
         policy: &dyn CheckpointPolicy,
         costs: &SizedCosts,
+        cautious: bool,
     ) -> Result<Partition, Refusal> {
         let refuse = |error: &dyn std::error::Error| (error.to_string(), None);
         let Probe { recomputed, whole } = self.probe(plan, policy);
@@ -358,10 +364,13 @@ impl<'a> Tuner<'a> {
             .speeds(&self.cluster.speeds[..plan.ranks()]);
         if let Some(capacities) = &self.cluster.memory {
             let recomputes = recomputed > 0.0;
+            let working = |cost: &LayerCost| cost.memory.map_or(0, |memory| memory.working());
+            let moment = costs.large.iter().map(working).max().filter(|_| cautious).unwrap_or(0);
             let bytes = self.profile.layers().iter().zip(&costs.large).map(|(layer, cost)| {
-                let activations = cost.activation_bytes.unwrap_or(0);
+                let activations = cost.memory.map_or(0, |memory| memory.activation_bytes);
                 // What segments of a stage hold is only known once it is cut, and checked then.
-                let fixed = LayerBytes { fixed: layer.fixed_bytes(), ..LayerBytes::default() };
+                let held = if cautious { layer.fixed_bytes() } else { layer.lasting_bytes() };
+                let fixed = LayerBytes { fixed: held, ..LayerBytes::default() };
                 match (recomputes, whole) {
                     (false, _) => LayerBytes { kept: activations, ..fixed },
                     (true, true) => {
@@ -373,7 +382,10 @@ impl<'a> Tuner<'a> {
             partitioner = partitioner.memory(Memory {
                 layers: bytes.collect(),
                 in_flight: plan.stage_activations(),
-                capacities: capacities[..plan.ranks()].to_vec(),
+                capacities: capacities[..plan.ranks()]
+                    .iter()
+                    .map(|bytes| bytes.saturating_sub(moment))
+                    .collect(),
             });
         }
         partitioner.solve(&times, plan.stages()).map(|solution| solution.partition).map_err(
@@ -423,26 +435,10 @@ impl<'a> Tuner<'a> {
         partition: &Partition,
         costs: &[LayerCost],
     ) -> Option<Vec<u64>> {
-        if !self.profile.knows_memory() {
-            return None;
-        }
-        let stages: Vec<StageMemory> = partition
-            .ranges()
-            .map(|layers| StageMemory {
-                activations: costs[layers.clone()]
-                    .iter()
-                    .map(|cost| cost.activation_bytes.unwrap_or(0))
-                    .collect(),
-                inputs: costs[layers].iter().map(|cost| cost.input_bytes).collect(),
-            })
-            .collect();
-        let plan = program.plan();
-        let fixed = |rank: usize| -> u64 {
-            let layers = plan.stages_of(rank).iter().flat_map(|s| partition.range(s.index()));
-            layers.map(|layer| self.profile.layers()[layer].fixed_bytes()).sum()
-        };
-        let ranks = 0..plan.ranks();
-        Some(ranks.map(|rank| fixed(rank) + program.peak_bytes(rank, &stages)).collect())
+        let stages = partition.ranges().map(|layers| self.profile.stage_of(layers, costs));
+        let stages: Vec<StageMemory> = stages.collect::<Option<_>>()?;
+        let ranks = 0..program.plan().ranks();
+        Some(ranks.map(|rank| program.peak_bytes(rank, &stages)).collect())
     }
 
     fn check_memory(&self, needed: Option<&[u64]>, partition: &Partition) -> Result<(), Refusal> {
@@ -510,6 +506,7 @@ struct Fitted {
 }
 
 /// The layers' costs at the two sizes that the micro-batches have.
+#[derive(Clone)]
 struct SizedCosts {
     small: Vec<LayerCost>,
     large: Vec<LayerCost>,

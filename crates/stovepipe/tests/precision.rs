@@ -9,9 +9,9 @@ use common::{
 };
 use stovepipe::burn;
 use stovepipe::burn::module::{Module, ModuleMapper, Param};
-use stovepipe::burn::nn::{EmbeddingConfig, Linear, LinearConfig};
+use stovepipe::burn::nn::{BatchNormConfig, EmbeddingConfig, Initializer, Linear, LinearConfig};
 use stovepipe::burn::optim::SgdConfig;
-use stovepipe::burn::tensor::{DType, Device, FloatDType, Tensor};
+use stovepipe::burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use stovepipe::prelude::*;
 use stovepipe::{BatchNorm, BuildError, Builder, LossScaling};
 
@@ -185,6 +185,122 @@ fn an_overflow_on_one_stage_is_skipped_by_all() {
     assert!(loss == same_loss && parameters == same_parameters);
 }
 
+/// Adds the root of a parameter that is zero: all values are finite, its gradient isn't.
+#[derive(Module, Debug)]
+struct Root {
+    zero: Param<Tensor<1>>,
+}
+
+impl Layer for Root {
+    type Input = Tensor<3>;
+    type Output = Tensor<3>;
+
+    fn forward(&self, x: Tensor<3>, _: &mut Context<'_>) -> Tensor<3> {
+        x + self.zero.val().sqrt().reshape([1, 1, DIM])
+    }
+}
+
+#[test]
+fn one_layer_that_overflows_stops_all_others() {
+    for place in 0..4 {
+        let builder = || {
+            let mut model = Sequential::<Tokens>::new().push_module(
+                "embed",
+                |d| EmbeddingConfig::new(CLASSES, DIM).init(d),
+                |m, x| m.forward(x),
+            );
+            for layer in 0..4 {
+                model = match layer == place {
+                    true => {
+                        model.push("root", |d| Root { zero: Initializer::Zeros.init([DIM], d) })
+                    }
+                    false => model.push_module(
+                        format!("up.{layer}"),
+                        |d| LinearConfig::new(DIM, DIM).init(d),
+                        |m, x: Tensor<3>| m.forward(x),
+                    ),
+                };
+            }
+            let model = model.push_module(
+                "head",
+                |d| LinearConfig::new(DIM, CLASSES).init(d),
+                |m, x: Tensor<3>| m.forward(x),
+            );
+            adam(Pipeline::builder(model).loss(CrossEntropy)).loss_scaling(LossScaling::dynamic())
+        };
+        is_the_same_on_any_number_of_stages(builder, |mut pipeline| {
+            let before = bits(&pipeline.parameters().expect("parameters"));
+            let (x, y) = batch(7, 0);
+            let gradients = pipeline.gradients(x.clone(), y.clone()).expect("gradients");
+            assert!(gradients.overflowed);
+            let finite = |data: &TensorData| data.iter::<f32>().all(f32::is_finite);
+            let infinite = gradients.gradients.iter().filter(|(_, data)| !finite(data));
+            assert_eq!(infinite.map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["root.zero"]);
+            let step = pipeline.step(x, y).expect("a step");
+            assert!(step.skipped && step.loss.is_finite());
+            // The look at the gradients has already lowered it.
+            assert_eq!(step.loss_scale, 32768.0);
+            assert!(bits(&pipeline.parameters().expect("parameters")) == before);
+        });
+    }
+}
+
+#[test]
+fn what_leaves_a_layer_is_of_the_type_that_it_computes_in() {
+    // A sum in 32 bits, as for a norm.
+    let model = || {
+        Sequential::<Tokens>::new()
+            .push_module(
+                "embed",
+                |d| EmbeddingConfig::new(CLASSES, DIM).init(d),
+                |m, x| m.forward(x),
+            )
+            .push_fn("wide", |x: Tensor<3>| {
+                let wide = x.cast(FloatDType::F32);
+                wide.clone() / (wide.abs().sum_dim(2) + 1.0)
+            })
+            .push_fn_with_context("noise", |x: Tensor<3>, context| {
+                assert_eq!(x.dtype(), DType::BF16);
+                x.clone() + context.normal(&x) * 0.1 + context.uniform(&x) * 0.1
+            })
+            .push_module(
+                "head",
+                |d| LinearConfig::new(DIM, CLASSES).init(d),
+                |m, x: Tensor<3>| m.forward(x),
+            )
+    };
+    let builder = || {
+        let builder = adam(Pipeline::builder(model()).loss(CrossEntropy));
+        builder.compute_dtype(FloatDType::BF16).loss_scaling(LossScaling::fixed(256.0))
+    };
+    let (losses, _) = is_the_same_on_any_number_of_stages(builder, train);
+    assert!(losses.iter().all(|loss| loss.is_finite()));
+}
+
+#[test]
+fn noise_is_finite_in_sixteen_bits() {
+    // One of 512 numbers from 0 to 1 would be rounded to 1.
+    let model = || {
+        Sequential::<Values>::new().push_fn_with_context("noise", |x: Values, context| {
+            let uniform = context.uniform(&x);
+            assert!(uniform.to_data().iter::<f32>().all(|u| (0.0..1.0).contains(&u)));
+            let normal = context.normal(&x);
+            let values: Vec<f64> = normal.to_data().iter::<f64>().collect();
+            let mean = values.iter().sum::<f64>() / values.len() as f64;
+            let variance =
+                values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / values.len() as f64;
+            assert!(mean.abs() < 0.02 && (variance - 1.0).abs() < 0.05, "{mean} {variance}");
+            x + normal
+        })
+    };
+    for dtype in [FloatDType::F32, FloatDType::BF16, FloatDType::F16] {
+        let builder = Pipeline::builder(model()).backend(Flex::new()).compute_dtype(dtype);
+        let mut pipeline = builder.build().expect("builds");
+        let output = pipeline.predict(Tensor::zeros([2, 20_000], &Device::flex()));
+        assert!(output.expect("predicts").into_data().iter::<f32>().all(f32::is_finite));
+    }
+}
+
 type Values = Tensor<2>;
 
 fn regression() -> Builder<Values, Values, Values> {
@@ -250,52 +366,89 @@ fn what_was_accumulated_survives_a_mini_batch_that_is_skipped() {
     assert!(error.contains(".loss_scaling("), "{error}");
 }
 
-/// Makes parameters of 16 bits.
-struct Halve;
+/// Makes parameters of another type.
+struct Halve(FloatDType);
 
 impl ModuleMapper for Halve {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (id, value, mapper) = param.consume();
-        let value = value.inner().cast(FloatDType::F16);
+        let value = value.inner().cast(self.0);
         Param::from_mapped_value(id, Tensor::from_inner(value).require_grad(), mapper)
     }
 }
 
 #[test]
 fn parameters_may_have_sixteen_bits() {
-    let builder = || {
-        let model = Sequential::<Tokens>::new()
-            .push_module(
-                "embed",
-                |d| EmbeddingConfig::new(CLASSES, DIM).init(d).map(&mut Halve),
-                |m, x| m.forward(x),
-            )
-            .push_module(
-                "up",
-                |d| LinearConfig::new(DIM, DIM).init(d).map(&mut Halve),
-                |m, x: Tensor<3>| m.forward(x),
-            )
-            .push_fn("negated", |x: Tensor<3>| x.neg())
-            .push_module(
-                "head",
-                |d| LinearConfig::new(DIM, CLASSES).init(d).map(&mut Halve),
-                |m, x: Tensor<3>| m.forward(x),
-            );
-        let builder = Pipeline::builder(model).loss(CrossEntropy);
-        // A weight and a scale whose product 16 bits don't hold.
-        builder
-            .optimizer(SgdConfig::new().init())
-            .learning_rate(1.0)
-            .loss_scaling(LossScaling::fixed(4096.0))
+    for (dtype, stored) in [(FloatDType::F16, DType::F16), (FloatDType::BF16, DType::BF16)] {
+        let builder = move || {
+            let model = Sequential::<Tokens>::new()
+                .push_module(
+                    "embed",
+                    move |d| EmbeddingConfig::new(CLASSES, DIM).init(d).map(&mut Halve(dtype)),
+                    |m, x| m.forward(x),
+                )
+                .push_module(
+                    "up",
+                    move |d| LinearConfig::new(DIM, DIM).init(d).map(&mut Halve(dtype)),
+                    |m, x: Tensor<3>| m.forward(x),
+                )
+                .push_fn("negated", |x: Tensor<3>| x.neg())
+                .push_module(
+                    "head",
+                    move |d| LinearConfig::new(DIM, CLASSES).init(d).map(&mut Halve(dtype)),
+                    |m, x: Tensor<3>| m.forward(x),
+                );
+            let builder = Pipeline::builder(model).loss(CrossEntropy);
+            // A weight and a scale whose product 16 bits don't hold.
+            builder
+                .optimizer(SgdConfig::new().init())
+                .learning_rate(1.0)
+                .loss_scaling(LossScaling::fixed(4096.0))
+        };
+        let (losses, _) = is_the_same_on_any_number_of_stages(builder, train);
+        let mut pipeline = one(&builder);
+        let (x, y) = batch(7, 0);
+        let first = pipeline.step(x.clone(), y.clone()).expect("a step");
+        assert_eq!(first.loss, losses[0]);
+        assert!(pipeline.step(x, y).expect("a step").loss < first.loss - 0.01);
+        let parameters = pipeline.parameters().expect("parameters");
+        assert!(parameters.values().all(|data| data.dtype() == stored));
+    }
+}
+
+#[test]
+fn tied_gradients_add_up_beyond_sixteen_bits() {
+    // Each use's gradient is within range, their sum isn't, and the mean is again.
+    let tied = |dtype: FloatDType| {
+        move || {
+            let up = move |d: &Device| {
+                LinearConfig::new(DIM, DIM).with_bias(false).init(d).map(&mut Halve(dtype))
+            };
+            let model = Sequential::<Values>::new()
+                .push_module("one", up, |m, x: Values| m.forward(x))
+                .push_module("two", up, |m, x: Values| m.forward(x))
+                .tie(["one.weight", "two.weight"]);
+            Pipeline::builder(model)
+                .backend(Flex::new())
+                .optimizer(SgdConfig::new().init())
+                .learning_rate(0.5)
+                .loss(|output: Values, _: Values| LossSum::new(output.sum(), 1e6))
+                .loss_scaling(LossScaling::fixed(8192.0))
+        }
     };
-    let (losses, _) = is_the_same_on_any_number_of_stages(builder, train);
-    let mut pipeline = one(&builder);
-    let (x, y) = batch(7, 0);
-    let first = pipeline.step(x.clone(), y.clone()).expect("a step");
-    assert_eq!(first.loss, losses[0]);
-    assert!(pipeline.step(x, y).expect("a step").loss < first.loss - 0.01);
-    let parameters = pipeline.parameters().expect("parameters");
-    assert!(parameters.values().all(|data| data.dtype() == DType::F16));
+    let step = |dtype| {
+        let mut pipeline = tied(dtype)().stages(2).micro_batches(1).build().expect("builds");
+        let x = Tensor::<2>::ones([4, DIM], &Device::flex());
+        let x = if dtype == FloatDType::F16 { x.cast(FloatDType::F16) } else { x };
+        let step = pipeline.step(x, Tensor::zeros([4, 1], &Device::flex())).expect("a step");
+        assert!(!step.skipped);
+        let parameters = pipeline.parameters().expect("parameters");
+        parameters["one.weight"].iter::<f64>().collect::<Vec<_>>()
+    };
+    let (half, full) = (step(FloatDType::F16), step(FloatDType::F32));
+    for (half, full) in half.iter().zip(full) {
+        assert!((half - full).abs() < 2e-3, "{half} {full}");
+    }
 }
 
 #[test]
@@ -304,8 +457,17 @@ fn what_cannot_be_is_refused() {
         let built = regression().loss_scaling(LossScaling::fixed(scale)).build();
         assert!(matches!(built.err(), Some(BuildError::LossScale { .. })));
     }
-    assert!(!Device::flex().supports_dtype(FloatDType::Flex32));
-    let error = regression().compute_dtype(FloatDType::Flex32).build().err().expect("refused");
-    let text = error.to_string();
-    assert!(text.contains("Flex32") && text.contains(".compute_dtype("), "{text}");
+    for dtype in [FloatDType::Flex32, FloatDType::F64] {
+        let error = regression().compute_dtype(dtype).build().err().expect("refused");
+        let text = error.to_string();
+        assert!(text.contains(&format!("{dtype:?}")) && text.contains(".compute_dtype("), "{text}");
+    }
+    let model = Sequential::<Values>::new().push_module(
+        "norm",
+        |d| BatchNormConfig::new(4).init(d),
+        |m, x: Values| m.forward(x),
+    );
+    let builder = Pipeline::builder(model).backend(Flex::new()).compute_dtype(FloatDType::BF16);
+    let error = builder.build().err().expect("refused").to_string();
+    assert!(error.contains("BatchNorm in layer `norm`"), "{error}");
 }

@@ -10,10 +10,18 @@ use stovepipe::burn::optim::AdamConfig;
 use stovepipe::burn::tensor::{Int, Tensor};
 use stovepipe::prelude::*;
 use stovepipe::tune::{Cluster, Profile, Time, Tuner};
-use stovepipe::{Builder, ProfileError, Profiling};
+use stovepipe::{Builder, MemoryCounter, ProfileError, Profiling};
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
+
+struct Allocator;
+
+impl MemoryCounter for Allocator {
+    fn live_bytes(&self) -> u64 {
+        ALLOCATOR.current_usage() as u64
+    }
+}
 
 type ToyBuilder = Builder<Tensor<2, Int>, Tensor<3>, Tensor<2, Int>>;
 
@@ -61,11 +69,11 @@ fn bytes_are_those_of_the_layers() {
 
 #[test]
 fn kept_bytes_are_counted_where_something_counts() {
-    let live = || ALLOCATOR.current_usage() as u64;
-    let profile = measure(&Profiling::new([1, 4]).runs(1).live_bytes(live));
+    let profile = measure(&Profiling::new([1, 4]).runs(1).memory(Allocator));
     assert!(profile.knows_memory());
     for layer in profile.layers() {
-        let kept = layer.measurements[1].activation_bytes.expect("known");
+        let memory = layer.measurements[1].memory.expect("known");
+        let kept = memory.activation_bytes;
         assert!(kept >= layer.measurements[1].input_bytes, "{}: {kept}", layer.name);
     }
 }

@@ -12,6 +12,7 @@ use stovepipe::burn::grad_clipping::GradientClippingConfig;
 use stovepipe::burn::lr_scheduler::exponential::ExponentialLrSchedulerConfig;
 use stovepipe::burn::module::{Module, ParamGroup};
 use stovepipe::burn::nn::{BatchNormConfig, DropoutConfig, EmbeddingConfig, Linear, LinearConfig};
+use stovepipe::burn::optim::decay::WeightDecayConfig;
 use stovepipe::burn::optim::{AdamConfig, SgdConfig};
 use stovepipe::burn::tensor::{Device, Tensor};
 use stovepipe::checkpoint::{Layout, PolicyError};
@@ -224,6 +225,28 @@ fn ignored_tokens_are_averaged_over_the_whole_mini_batch() {
 }
 
 #[test]
+fn weighted_samples_and_tokens_are_averaged_over_the_whole_mini_batch() {
+    let device = Device::flex();
+    let by_token = || adam(Pipeline::builder(model()).loss(CrossEntropy.weighted()));
+    is_the_same_on_any_number_of_stages(by_token, |mut pipeline| {
+        let (x, y) = batch(7, 0);
+        let weights = x.clone().float() * 0.25;
+        let step = pipeline.step(x, (y, weights.clone())).expect("a step");
+        assert_eq!(step.weight, weights.into_data().iter::<f64>().sum::<f64>());
+        (step.loss, bits(&pipeline.parameters().expect("parameters")))
+    });
+    let by_sample = || adam(Pipeline::builder(model()).loss(MeanSquaredError.weighted()));
+    is_the_same_on_any_number_of_stages(by_sample, |mut pipeline| {
+        let (x, _) = batch(7, 0);
+        let weights = Tensor::<1>::from_data([1.0, 0.0, 2.0, 0.5, 1.0, 4.0, 1.5], &device);
+        let targets = Tensor::<3>::ones([7, SEQ, CLASSES], &device);
+        let step = pipeline.step(x, (targets, weights)).expect("a step");
+        assert_eq!(step.weight, 10.0 * (SEQ * CLASSES) as f64);
+        (step.loss, bits(&pipeline.parameters().expect("parameters")))
+    });
+}
+
+#[test]
 fn a_batch_in_which_nothing_counts_is_refused() {
     let builder = || adam(Pipeline::builder(model()).loss(CrossEntropy.ignoring(3)));
     let mut pipeline = one(&builder);
@@ -339,41 +362,50 @@ fn frozen_layers_stay_and_let_gradients_through() {
 
 #[test]
 fn parameter_groups_and_rates_go_by_paths_in_the_whole_model() {
-    // Another optimizer for the head; a rate that falls, and one of zero for the embedding.
-    let groups = |stages| {
-        let optimizer = SgdConfig::new().init().with_group(
-            ParamGroup::from_predicate("head"),
-            AdamConfig::new().build(),
-            None,
-        );
+    // Another optimizer for the head; weight decay for one layer; a rate that falls, and one of zero for the
+    // embedding.
+    let builder = || {
+        let decaying = SgdConfig::new().with_weight_decay(Some(WeightDecayConfig::new(0.5)));
+        let optimizer = SgdConfig::new()
+            .init()
+            .with_group(ParamGroup::from_predicate("head"), AdamConfig::new().build(), None)
+            .with_group(ParamGroup::from_predicate("join"), decaying.build(), None);
         let rates = ExponentialLrSchedulerConfig::new(0.5, 0.5).init().expect("rates");
         let rates = rates.with_group(ParamGroup::from_predicate("embed"), 0.0);
-        let mut pipeline = Pipeline::builder(model())
-            .backend(Flex::new())
-            .stages(stages)
-            .micro_batches(3)
-            .optimizer(optimizer)
-            .learning_rates(rates)
-            .loss(CrossEntropy)
-            .build()
-            .expect("a pipeline");
+        Pipeline::builder(model()).optimizer(optimizer).learning_rates(rates).loss(CrossEntropy)
+    };
+    is_the_same_on_any_number_of_stages(builder, |mut pipeline| {
         let before = bits(&pipeline.parameters().expect("parameters"));
-        let rates: Vec<f64> = (0..3)
-            .map(|step| {
-                let (x, y) = batch(7, step);
-                pipeline.step(x, y).expect("a step").learning_rate
-            })
-            .collect();
+        let rates = (0..3).map(|step| {
+            let (x, y) = batch(7, step);
+            pipeline.step(x, y).expect("a step").learning_rate
+        });
+        let rates: Vec<f64> = rates.collect();
         assert!(rates.is_sorted_by(|a, b| a > b), "{rates:?}");
         let after = bits(&pipeline.parameters().expect("parameters"));
         assert!(after["embed.embedding.weight"] == before["embed.embedding.weight"]);
         assert!(after["head.weight"] != before["head.weight"]);
         after
+    });
+    // The decayed layer is another one without decay, the others aren't after one step.
+    let step = |decay: bool| {
+        let optimizer = SgdConfig::new().init();
+        let decaying = SgdConfig::new().with_weight_decay(Some(WeightDecayConfig::new(0.5)));
+        let group = ParamGroup::from_predicate("join");
+        let optimizer =
+            if decay { optimizer.with_group(group, decaying.build(), None) } else { optimizer };
+        let builder = || {
+            let builder = Pipeline::builder(model()).optimizer(optimizer.clone());
+            builder.learning_rate(0.1).loss(CrossEntropy)
+        };
+        let mut pipeline = one(&builder);
+        let (x, y) = batch(7, 0);
+        pipeline.step(x, y).expect("a step");
+        bits(&pipeline.parameters().expect("parameters"))
     };
-    let expected = groups(1);
-    for stages in 2..=4 {
-        assert!(groups(stages) == expected);
-    }
+    let (with, without) = (step(true), step(false));
+    let other: Vec<&String> = with.keys().filter(|name| with[*name] != without[*name]).collect();
+    assert_eq!(other, ["join.out.bias", "join.out.weight"]);
 }
 
 /// Normalizes over batch and sequence, twice.
@@ -430,8 +462,33 @@ fn batch_norm_is_the_same_however_it_is_split() {
             (trained, pipeline.evaluate(x, y).expect("evaluates").loss)
         });
         let losses: Vec<_> = losses.collect();
+        // Neither looking nor failing moves the statistics: not even those of the stages before.
+        let (x, y) = batch(7, 0);
+        let mut shown = || pipeline.evaluate(x.clone(), y.clone()).expect("evaluates").loss;
+        let before = shown();
+        assert_eq!(shown(), before);
+        let targets = Tokens::full([7, SEQ], CLASSES as i32 + 3, &Device::flex());
+        pipeline.step(x.clone(), targets).expect_err("no such class");
+        pipeline.gradients(x.clone(), y.clone()).expect("gradients");
+        assert_eq!(pipeline.evaluate(x, y).expect("evaluates").loss, before);
         (losses, bits(&pipeline.parameters().expect("parameters")))
     });
+}
+
+#[test]
+fn batch_norm_takes_over_from_burns() {
+    let device = Device::flex();
+    let burns = BatchNormConfig::new(3).with_momentum(0.4).init(&device.clone().autodiff());
+    let x = common::floats([5, 3]) * 3.0 + 2.0;
+    burns.forward(Tensor::from_inner(x.clone()));
+    let expected = burns.clone().valid().forward(x.clone());
+    let ours = BatchNorm::from(burns);
+    let (mean, _) = ours.running_statistics();
+    assert!(mean.into_data().iter::<f64>().all(|mean| mean > 0.5));
+    let model = Sequential::<Tensor<2>>::new().push("norm", move |_| Alone { norm: ours.clone() });
+    let mut pipeline = Pipeline::builder(model).backend(Flex::new()).build().expect("builds");
+    let found = pipeline.predict(x).expect("predicts");
+    assert_eq!(found.into_data().as_bytes(), expected.into_data().as_bytes());
 }
 
 #[test]

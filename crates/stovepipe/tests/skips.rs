@@ -5,7 +5,7 @@ mod common;
 use common::{CLASSES, DIM, Tokens, adam, batch, bits, is_the_same_on_any_number_of_stages};
 use stovepipe::burn;
 use stovepipe::burn::module::Module;
-use stovepipe::burn::nn::{EmbeddingConfig, Linear, LinearConfig};
+use stovepipe::burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use stovepipe::burn::optim::SgdConfig;
 use stovepipe::burn::tensor::activation::gelu;
 use stovepipe::burn::tensor::{Device, Tensor};
@@ -242,6 +242,84 @@ fn a_skip_goes_straight_from_rank_to_rank() {
 }
 
 #[test]
+fn a_name_is_free_again_once_it_is_popped() {
+    // Twice the same block of four layers, whose inner skip has a name of its own.
+    let model = |names: [&'static str; 2]| {
+        let mut model = Sequential::<Tokens>::new().push_module(
+            "embed",
+            |d| EmbeddingConfig::new(CLASSES, DIM).init(d),
+            |m, x| m.forward(x),
+        );
+        for (block, name) in names.into_iter().enumerate() {
+            model = model
+                .push(format!("{block}.down"), Down::new(name))
+                .push(format!("{block}.inner"), Down::new("inner"))
+                .push(format!("{block}.outer"), Up::new("inner"))
+                .push(format!("{block}.up"), Up::new(name));
+        }
+        model.push_module(
+            "head",
+            |d| LinearConfig::new(DIM, CLASSES).init(d),
+            |m, x: Tensor<3>| m.forward(x),
+        )
+    };
+    let same = || adam(Pipeline::builder(model(["a", "a"])).loss(CrossEntropy));
+    let apart = || adam(Pipeline::builder(model(["a", "b"])).loss(CrossEntropy));
+    let found = is_the_same_on_any_number_of_stages(same, common::train);
+    assert!(found == common::train(common::one(&apart)));
+    let (x, y) = batch(4, 0);
+    let profiling = Profiling::new([2, 4]).runs(1).warm_up(0);
+    same().backend(Flex::new()).profile(&profiling, x, y).expect("a profile");
+}
+
+#[test]
+fn whole_numbers_go_around_an_embedding() {
+    #[derive(Module, Debug)]
+    struct Embed {
+        embedding: Embedding,
+    }
+    impl Layer for Embed {
+        type Input = Tokens;
+        type Output = Tensor<3>;
+
+        fn forward(&self, ids: Tokens, context: &mut Context<'_>) -> Tensor<3> {
+            context.stash("ids", ids.clone());
+            self.embedding.forward(ids)
+        }
+
+        fn stashes(&self) -> Vec<String> {
+            vec!["ids".to_owned()]
+        }
+    }
+    #[derive(Module, Debug)]
+    struct Head {
+        linear: Linear,
+    }
+    impl Layer for Head {
+        type Input = Tensor<3>;
+        type Output = Tensor<3>;
+
+        fn forward(&self, x: Tensor<3>, context: &mut Context<'_>) -> Tensor<3> {
+            let ids: Tokens = context.pop("ids");
+            self.linear.forward(x + ids.float().unsqueeze_dim(2) * 0.1)
+        }
+
+        fn pops(&self) -> Vec<String> {
+            vec!["ids".to_owned()]
+        }
+    }
+    let model = || {
+        Sequential::<Tokens>::new()
+            .push("embed", |d| Embed { embedding: EmbeddingConfig::new(CLASSES, DIM).init(d) })
+            .push_fn("one", |x: Tensor<3>| gelu(x))
+            .push_fn("two", |x: Tensor<3>| x)
+            .push("head", |d| Head { linear: LinearConfig::new(DIM, CLASSES).init(d) })
+    };
+    let builder = || adam(Pipeline::builder(model()).loss(CrossEntropy));
+    is_the_same_on_any_number_of_stages(builder, common::train);
+}
+
+#[test]
 fn misuse_is_reported_when_the_model_is_built() {
     let build = |model: Sequential<Tensor<3>>| {
         Pipeline::builder(model).backend(Flex::new()).build().map(drop).expect_err("refused")
@@ -256,7 +334,7 @@ fn misuse_is_reported_when_the_model_is_built() {
         ),
         (
             new().push("one", Down::new("a")).push("two", Down::new("a")).push("up", Up::new("a")),
-            "layer `two` stashes it, but a layer has stashed that name already",
+            "layer `two` stashes it, but that name is stashed already and not popped yet",
         ),
         (
             new().push("down", Down::new("a")).push("up", Up::new("a")).push("again", Up::new("a")),

@@ -183,47 +183,112 @@ fn side_inputs_reach_any_stage() {
 fn optional_values_cross_stages() {
     // Every other step has no second part.
     let model = || {
-        Sequential::<(Tokens, Option<Tensor<2>>)>::new()
+        Sequential::<Tokens>::new()
             .push_module(
                 "embed",
                 |d| EmbeddingConfig::new(CLASSES, DIM).init(d),
-                |m, (ids, bias): (Tokens, Option<Tensor<2>>)| (m.forward(ids), bias),
+                |m, x| m.forward(x),
             )
-            .push_fn("pass", |value: (Tensor<3>, Option<Tensor<2>>)| value)
+            .push_fn_with_context("some", |x: Tensor<3>, context| {
+                let bias = x.clone().mean_dim(1) * 2.0;
+                (x, (context.step() % 2 == 0).then_some(bias))
+            })
+            .push_fn("pass", |value: (Tensor<3>, Option<Tensor<3>>)| value)
             .push_module(
                 "add",
                 |d| LinearConfig::new(DIM, CLASSES).init(d),
-                |m, (x, bias): (Tensor<3>, Option<Tensor<2>>)| {
+                |m, (x, bias): (Tensor<3>, Option<Tensor<3>>)| {
                     m.forward(match bias {
-                        Some(bias) => x + bias.unsqueeze_dim(1),
+                        Some(bias) => x + bias,
                         None => x,
                     })
                 },
             )
     };
-    let run = |stages| {
-        let mut pipeline = Pipeline::builder(model())
-            .backend(Flex::new())
-            .stages(stages)
-            .micro_batches(3)
-            .checkpoint(Always)
-            .layer_costs(LayerCosts::Uniform)
-            .optimizer(AdamConfig::new().init())
-            .learning_rate(1e-2)
-            .loss(CrossEntropy)
-            .build()
-            .expect("a pipeline");
+    let builder = || adam(Pipeline::builder(model()).loss(CrossEntropy));
+    is_the_same_on_any_number_of_stages(builder, common::train);
+}
+
+#[test]
+fn truth_values_and_whole_numbers_cross_stages() {
+    let model = || {
+        Sequential::<Tokens>::new()
+            .push_module(
+                "embed",
+                |d| EmbeddingConfig::new(CLASSES, DIM).init(d),
+                |m, x| m.forward(x),
+            )
+            .push_fn("where", |x: Tensor<3>| {
+                let (largest, positive) = (x.clone().argmax(2), x.clone().greater_scalar(0.0));
+                (x, largest, positive)
+            })
+            .push_fn("pass", |value: (Tensor<3>, Tensor<3, Int>, Tensor<3, Bool>)| value)
+            .push_module(
+                "head",
+                |d| LinearConfig::new(DIM, CLASSES).init(d),
+                |m, (x, largest, positive): (Tensor<3>, Tensor<3, Int>, Tensor<3, Bool>)| {
+                    m.forward(x.mask_fill(positive, 0.5) + largest.float() * 0.1)
+                },
+            )
+    };
+    let builder = || adam(Pipeline::builder(model()).loss(CrossEntropy));
+    is_the_same_on_any_number_of_stages(builder, common::train);
+}
+
+#[test]
+fn shapes_may_differ_from_micro_batch_to_micro_batch() {
+    // Each micro-batch goes on with another number of positions.
+    let model = || {
+        Sequential::<Tokens>::new()
+            .push_module(
+                "embed",
+                |d| EmbeddingConfig::new(CLASSES, DIM).init(d),
+                |m, x| m.forward(x),
+            )
+            .push_fn_with_context("shorter", |x: Tensor<3>, context| {
+                x.narrow(1, 0, SEQ - context.micro_batch())
+            })
+            .push_fn("pass", |x: Tensor<3>| x)
+            .push_module(
+                "head",
+                |d| LinearConfig::new(DIM, CLASSES).init(d),
+                |m, x: Tensor<3>| m.forward(x),
+            )
+    };
+    // Outputs meet the targets of their own micro-batch.
+    let loss = |logits: Tensor<3>, targets: Tokens| {
+        let [_, length, _] = logits.dims();
+        CrossEntropy.forward(logits, targets.narrow(1, 0, length))
+    };
+    let builder = || adam(Pipeline::builder(model()).loss(loss));
+    let (losses, _) = is_the_same_on_any_number_of_stages(builder, common::train);
+    let (x, y) = batch(7, 0);
+    let mut pipeline = one(&builder);
+    let step = pipeline.step(x, y).expect("a step");
+    assert_eq!(
+        (step.loss, step.weight),
+        (losses[0], (3 * SEQ + 2 * (SEQ - 1) + 2 * (SEQ - 2)) as f64)
+    );
+}
+
+#[test]
+fn looking_and_training_in_any_order() {
+    let builder = || adam(Pipeline::builder(model()).loss(CrossEntropy));
+    let (seen, parameters) = is_the_same_on_any_number_of_stages(builder, |mut pipeline| {
+        let mut seen = Vec::new();
         for step in 0..3 {
             let (x, y) = batch(7, step);
-            let bias = Tensor::<2>::ones([7, DIM], &Device::flex()) * step as f32;
-            pipeline.step((x, (step % 2 == 0).then_some(bias)), y).expect("a step");
+            seen.push(pipeline.evaluate(x.clone(), y.clone()).expect("evaluates").loss);
+            let output = pipeline.predict(x.narrow(0, 0, 2 + step)).expect("predicts").into_data();
+            seen.extend(output.iter::<f64>());
+            let (x, y) = batch(7, step);
+            seen.push(pipeline.step(x, y).expect("a step").loss);
         }
-        bits(&pipeline.parameters().expect("parameters"))
-    };
-    let expected = run(1);
-    for stages in 2..=3 {
-        assert!(run(stages) == expected, "{stages} stages");
-    }
+        (seen, bits(&pipeline.parameters().expect("parameters")))
+    });
+    assert!(seen.iter().all(|value| value.is_finite()));
+    // Looking changes nothing.
+    assert!(common::train(one(&builder)).1 == parameters);
 }
 
 #[test]

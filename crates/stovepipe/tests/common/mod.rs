@@ -12,7 +12,9 @@ use stovepipe::burn::nn::{
 use stovepipe::burn::optim::AdamConfig;
 use stovepipe::burn::tensor::activation::{gelu, softmax};
 use stovepipe::burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
+use stovepipe::checkpoint::{LayerActivations, Layout, PolicyError};
 use stovepipe::prelude::*;
+use stovepipe::schedule::{Retention, Stage};
 use stovepipe::{Boundary, Builder};
 
 pub(crate) const DIM: usize = 8;
@@ -198,6 +200,27 @@ pub(crate) fn floats<const D: usize>(shape: [usize; D]) -> Tensor<D> {
     Tensor::random(shape, Distribution::Default, &Device::flex())
 }
 
+/// A budget of half of what all layers of the fullest stage keep, were they all the same.
+struct HalfBudget;
+
+impl CheckpointPolicy for HalfBudget {
+    fn name(&self) -> &str {
+        "half-budget"
+    }
+
+    fn retention(&self, layout: Layout<'_>) -> Result<Retention, PolicyError> {
+        let layers = Stage::first(layout.plan().stages()).map(|stage| layout.layers(stage));
+        let layers: Vec<usize> = layers.collect();
+        let in_flight = layout.plan().stage_activations();
+        let kept = layers.iter().zip(in_flight).map(|(layers, m)| 10 * (layers * m) as u64);
+        let one = LayerActivations { bytes: 10, input: 1, recompute: 1.0, ..Default::default() };
+        // At least what rebuilding everything from the first input needs.
+        let least = layers.iter().map(|layers| 10 * *layers as u64 + 3).max().unwrap_or(0);
+        let budget = (kept.max().unwrap_or(0) / 2).max(least);
+        Budget::new(budget, vec![one; layers.iter().sum()]).retention(layout)
+    }
+}
+
 pub(crate) type Bits = BTreeMap<String, Vec<u8>>;
 pub(crate) type Tokens = Tensor<2, Int>;
 
@@ -213,8 +236,15 @@ where
 {
     let schedules: [fn() -> Box<dyn Schedule>; 2] =
         [|| Box::new(OneFOneB), || Box::new(GPipe::new(Drain::Forward))];
-    let policies: [fn() -> Box<dyn CheckpointPolicy>; 3] =
-        [|| Box::new(Never), || Box::new(Always), || Box::new(ExceptLast)];
+    let policies: [fn() -> Box<dyn CheckpointPolicy>; 7] = [
+        || Box::new(Never),
+        || Box::new(Always),
+        || Box::new(ExceptLast),
+        || Box::new(EveryLayers::new(1)),
+        || Box::new(SqrtLayers),
+        || Box::new(Selective::new([1, 2])),
+        || Box::new(HalfBudget),
+    ];
     let mut expected = None;
     for schedule in schedules {
         for policy in policies {

@@ -30,8 +30,9 @@ const POLICIES: [MakePolicy; 7] = [
     || Box::new(SqrtLayers),
     || Box::new(Selective::new([1, 4, 6])),
     || {
-        let layer = LayerActivations { bytes: 100, input: 10, recompute: 1.0 };
-        Box::new(Budget::new(5_000, vec![layer; 11]))
+        let layer =
+            LayerActivations { bytes: 100, input: 10, recompute: 1.0, ..Default::default() };
+        Box::new(Budget::new(700, vec![layer; 11]))
     },
 ];
 
