@@ -26,12 +26,16 @@ pub(crate) struct Arguments {
     /// ranks as --stages says at most, and trains so.
     #[arg(
         long,
-        conflicts_with_all = ["micro_batches", "schedule", "checkpoint", "partition"]
+        conflicts_with_all = ["micro_batches", "schedule", "checkpoint", "partition", "transport"]
     )]
     pub(crate) tune: bool,
     /// Stages that the layers are cut into.
     #[arg(long, default_value_t = 2)]
     pub(crate) stages: usize,
+    /// Whether ranks are threads of this process, or the processes of an MPI job; that takes a build with
+    /// `--features mpi`, and as many processes as ranks: `mpirun -n 4 char-lm --transport mpi --stages 4`.
+    #[arg(long, value_enum, default_value_t = Transport::Threads)]
+    pub(crate) transport: Transport,
     /// Micro-batches in a mini-batch.
     #[arg(long, default_value_t = 8)]
     pub(crate) micro_batches: usize,
@@ -76,6 +80,15 @@ pub(crate) struct Arguments {
     /// Folder for loss.svg, timeline.svg, trace.json and report.json.
     #[arg(long, value_name = "DIR", default_value = "target/char-lm")]
     pub(crate) out: PathBuf,
+}
+
+/// How ranks reach each other.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Transport {
+    /// Ranks are threads of this process.
+    Threads,
+    /// Ranks are processes that `mpirun` or `srun` started; the first one prints.
+    Mpi,
 }
 
 /// Checkpoint policies by their command-line names.

@@ -11,7 +11,7 @@ mod tune;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use arguments::Arguments;
+use arguments::{Arguments, Transport};
 use clap::Parser;
 use corpus::Corpus;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -57,14 +57,18 @@ fn main() -> Result<()> {
         builder = builder.tune(&tune::choose(&profile, &arguments)?);
     }
     let mut pipeline = builder.build()?;
-    describe(&pipeline, &corpus);
+    // All processes do the same with the same batches, and know the same losses.
+    let speaks = pipeline.process() == 0;
+    if speaks {
+        describe(&pipeline, &corpus);
+    }
 
     let mut rng = StdRng::seed_from_u64(arguments.seed);
     let validation: Vec<_> = (0..VALIDATION_BATCHES)
         .map(|_| corpus.validation(&mut rng, arguments.batch, arguments.seq))
         .collect();
     let mut run = Run::new(corpus.unigram_entropy());
-    let bar = progress_bar(arguments.steps);
+    let bar = if speaks { progress_bar(arguments.steps) } else { ProgressBar::hidden() };
     let start = Instant::now();
     for step in 1..=arguments.steps {
         let (input, target) = corpus.training(&mut rng, arguments.batch, arguments.seq);
@@ -77,25 +81,32 @@ fn main() -> Result<()> {
         if step % arguments.validate_every() == 0 || step == arguments.steps {
             let loss = validate(&mut pipeline, &validation)?;
             run.validated(Point { step, loss });
-            bar.suspend(|| {
-                println!(
-                    "step {step:5}: training loss {:.3}, validation loss {loss:.3}, {speed:.0} tokens/s",
-                    run.last_loss()
-                );
-            });
+            if speaks {
+                bar.suspend(|| {
+                    println!(
+                        "step {step:5}: training loss {:.3}, validation loss {loss:.3}, {speed:.0} tokens/s",
+                        run.last_loss()
+                    );
+                });
+            }
         }
     }
     bar.finish_and_clear();
-    run.finish(&mut pipeline, &arguments, start.elapsed())?;
-
-    println!("\nA sample:\n");
-    println!("{}", sample(&mut pipeline, &corpus, arguments.seq, &mut rng)?);
+    let seconds = start.elapsed();
+    run.gather(&mut pipeline)?;
+    if speaks {
+        run.finish(&mut pipeline, &arguments, seconds)?;
+    }
+    let text = sample(&mut pipeline, &corpus, arguments.seq, &mut rng)?;
+    if speaks {
+        println!("\nA sample:\n\n{text}");
+    }
     Ok(())
 }
 
 fn configure(arguments: &Arguments, corpus: &Corpus) -> Result<Builder> {
     let model = model::language_model(corpus.vocabulary(), arguments);
-    Ok(Pipeline::builder(model)
+    let builder = Pipeline::builder(model)
         .backend(Flex::new().threads(arguments.threads))
         .stages(arguments.stages)
         .micro_batches(arguments.micro_batches)
@@ -105,7 +116,21 @@ fn configure(arguments: &Arguments, corpus: &Corpus) -> Result<Builder> {
         .optimizer(AdamConfig::new().init())
         .learning_rate(arguments.lr)
         .loss(CrossEntropy)
-        .seed(arguments.seed))
+        .seed(arguments.seed);
+    match arguments.transport {
+        Transport::Threads => Ok(builder),
+        Transport::Mpi => over_mpi(builder),
+    }
+}
+
+#[cfg(feature = "mpi")]
+fn over_mpi(builder: Builder) -> Result<Builder> {
+    Ok(builder.transport(Mpi::world()?))
+}
+
+#[cfg(not(feature = "mpi"))]
+fn over_mpi(_: Builder) -> Result<Builder> {
+    anyhow::bail!("this program was built without MPI: build it with `--features mpi`")
 }
 
 fn describe(pipeline: &LanguageModel, corpus: &Corpus) {

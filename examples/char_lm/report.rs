@@ -72,6 +72,14 @@ impl Run {
         self.timelines.drain(..old);
     }
 
+    /// Learns from other processes when their ranks did what. All have to call it.
+    pub(crate) fn gather(&mut self, pipeline: &mut LanguageModel) -> Result<()> {
+        for timeline in &mut self.timelines {
+            *timeline = pipeline.gather_timeline(timeline)?;
+        }
+        Ok(())
+    }
+
     pub(crate) fn validated(&mut self, point: Point) {
         self.validation.push(point);
     }

@@ -9,7 +9,7 @@ use crate::tidy;
 
 /// The crates of the workspace that each crate may depend on. Dependencies point down: nothing lower
 /// knows anything higher, and only what is on top of `stovepipe-burn` knows Burn.
-const MAY_KNOW: [(&str, &[&str]); 10] = [
+const MAY_KNOW: [(&str, &[&str]); 11] = [
     ("stovepipe-schedule", &[]),
     ("stovepipe-partition", &[]),
     ("stovepipe-transport", &[]),
@@ -27,6 +27,7 @@ const MAY_KNOW: [(&str, &[&str]); 10] = [
         ],
     ),
     ("stovepipe-flex", &["stovepipe-burn"]),
+    ("stovepipe-mpi", &["stovepipe-transport"]),
     ("stovepipe-tune", &["stovepipe-checkpoint", "stovepipe-partition", "stovepipe-schedule"]),
     (
         "stovepipe-cli",
@@ -48,12 +49,13 @@ const MAY_KNOW: [(&str, &[&str]); 10] = [
 ];
 
 /// Crates that must not pull in Burn, however indirectly.
-const WITHOUT_BURN: [&str; 7] = [
+const WITHOUT_BURN: [&str; 8] = [
     "stovepipe-schedule",
     "stovepipe-partition",
     "stovepipe-checkpoint",
     "stovepipe-transport",
     "stovepipe-runtime",
+    "stovepipe-mpi",
     "stovepipe-tune",
     "stovepipe-cli",
 ];
@@ -62,8 +64,15 @@ pub(crate) fn run() -> Result<()> {
     cargo(["fmt", "--all", "--check"]).run()?;
     tidy::check()?;
     dependencies()?;
-    cargo(["clippy", "--release", "--all-targets", "--", "--deny", "warnings"]).run()?;
-    cargo(["doc", "--release", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings").run()
+    compiled(&[])
+}
+
+/// What compiles the crates that `which` selects.
+pub(crate) fn compiled(which: &[&str]) -> Result<()> {
+    let clippy = cargo(["clippy", "--release", "--all-targets"]).args(which);
+    clippy.args(["--", "--deny", "warnings"]).run()?;
+    let doc = cargo(["doc", "--release", "--no-deps"]).args(which);
+    doc.env("RUSTDOCFLAGS", "--deny warnings").run()
 }
 
 /// Checks the direction of dependencies with `cargo tree`.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use stovepipe_runtime::Terms;
 
 use crate::part::Packet;
 use crate::{TrainError, micro_batch_ranges};
@@ -26,6 +27,8 @@ pub(crate) enum Task {
 /// The input of a step: the mini-batch, cut into micro-batches.
 pub(crate) struct Batch {
     pub(crate) task: Task,
+    /// What processes compare.
+    pub(crate) terms: Terms,
     /// Updates made before this step.
     pub(crate) updates: u64,
     /// What the loss is multiplied by for the backward.
@@ -38,7 +41,14 @@ pub(crate) struct Batch {
     pub(crate) side: Vec<BTreeMap<String, Packet>>,
 }
 
+impl Batch {
+    pub(crate) fn with_terms(self, terms: Terms) -> Self {
+        Self { terms, ..self }
+    }
+}
+
 /// The tensors of a mini-batch.
+#[derive(Hash)]
 pub(crate) struct Values {
     pub(crate) input: Packet,
     pub(crate) target: Option<Packet>,
@@ -89,6 +99,7 @@ impl Values {
         };
         Ok(Batch {
             task,
+            terms: Terms::new(),
             updates,
             scale,
             side: ranges.iter().map(side_of).collect(),

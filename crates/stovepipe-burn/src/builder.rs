@@ -12,6 +12,7 @@ use stovepipe_checkpoint::{CheckpointPolicy, Never};
 use stovepipe_partition::{Costs, Explicit, Minimax, Partitioner};
 use stovepipe_runtime::{RankSetup, Workers};
 use stovepipe_schedule::{GPipe, Mode, Rank, Schedule, Shape};
+use stovepipe_transport::Transport;
 use stovepipe_tune::{Choice, Configuration};
 
 use crate::assembly::Assembly;
@@ -19,12 +20,15 @@ use crate::gradients::Clipping;
 use crate::loss::{ErasedLoss, erase};
 use crate::pipeline::Course;
 use crate::precision::{Scaler, supports};
+use crate::processes::terms_of_model;
 use crate::replay::Unreplayable;
 use crate::sequential::Size;
 use crate::skips::{edges_of, skips_of};
 use crate::stage::Common;
 use crate::ties::{Tie, ties_of};
-use crate::{Backend, Boundary, BuildError, Loss, LossScaling, NoLoss, Pipeline, Sequential};
+use crate::{
+    Backend, Boundary, BuildError, Loss, LossScaling, NoLoss, Packet, Pipeline, Sequential,
+};
 
 /// What the partitioner balances.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -57,6 +61,7 @@ impl From<Costs> for LayerCosts {
 pub struct Builder<I, O, T = NoLoss> {
     pub(crate) model: Sequential<I, O>,
     pub(crate) backend: Option<Arc<dyn Backend>>,
+    transport: Option<Arc<dyn Transport<Packet>>>,
     stages: usize,
     chunks: Option<usize>,
     micro_batches: Option<usize>,
@@ -82,6 +87,7 @@ impl<I: Boundary, O: Boundary> Builder<I, O> {
         Self {
             model,
             backend: None,
+            transport: None,
             stages: 1,
             chunks: None,
             micro_batches: None,
@@ -109,6 +115,21 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
     #[must_use]
     pub fn backend(mut self, backend: impl Backend + 'static) -> Self {
         self.backend = Some(Arc::new(backend));
+        self
+    }
+
+    /// Spreads the pipeline over processes, as many as it has ranks: this one runs the rank that
+    /// `transport`'s endpoint has. By default all ranks are threads of this process.
+    ///
+    /// Every process builds the same pipeline and makes the same calls with the same batches; before each,
+    /// processes compare what they are about to do, and all refuse if one differs. A process makes only
+    /// the layers of its own stages. Losses, weights, metrics, norms and predictions are known to all of
+    /// them; [parameters](Pipeline::parameters), [gradients](Pipeline::gradients) and the spans of a
+    /// timeline to the process of their rank, see [`Pipeline::gather`] and
+    /// [`Pipeline::gather_timeline`].
+    #[must_use]
+    pub fn transport(mut self, transport: impl Transport<Packet> + 'static) -> Self {
+        self.transport = Some(Arc::new(transport));
         self
     }
 
@@ -286,6 +307,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         Builder {
             model: self.model,
             backend: self.backend,
+            transport: self.transport,
             stages: self.stages,
             chunks: self.chunks,
             micro_batches: self.micro_batches,
@@ -324,16 +346,26 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
     /// # Errors
     ///
     /// [`BuildError`].
-    pub fn build(self) -> Result<Pipeline<I, O, T>, BuildError> {
+    pub fn build(mut self) -> Result<Pipeline<I, O, T>, BuildError> {
+        let transport = self.transport.take();
         let mut assembly = self.assemble()?;
-        let ranks = Rank::first(assembly.course.shape.ranks);
-        let setups = ranks.map(|rank| {
+        let ranks = assembly.course.shape.ranks;
+        let process = transport.as_ref().map_or(0, |transport| transport.rank());
+        let mut setup = |rank: Rank| -> Result<_, BuildError> {
             let stages = assembly.stages(rank);
             Ok(RankSetup { stages, host: assembly.common.backend.host(rank.index())? })
-        });
-        let setups = setups.collect::<Result<_, BuildError>>()?;
+        };
+        let workers = match transport {
+            Some(transport) if transport.ranks() != ranks => {
+                return Err(BuildError::Processes { processes: transport.ranks(), ranks });
+            }
+            Some(transport) => Workers::join(setup(Rank::new(process))?, transport)?,
+            None => Workers::start(Rank::first(ranks).map(setup).collect::<Result<_, _>>()?)?,
+        };
         Ok(Pipeline {
-            workers: Workers::start(setups)?,
+            workers,
+            process,
+            terms: terms_of_model(&assembly),
             summaries: assembly.summaries(),
             course: assembly.course,
             programs: HashMap::new(),

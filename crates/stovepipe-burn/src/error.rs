@@ -4,6 +4,7 @@ use stovepipe_checkpoint::PolicyError;
 use stovepipe_partition::PartitionError;
 use stovepipe_runtime::StepError;
 use stovepipe_schedule::PlanError;
+use stovepipe_transport::WireError;
 use stovepipe_tune::TuneError;
 
 use crate::{BackendError, BoundaryError};
@@ -119,6 +120,17 @@ pub enum BuildError {
         dtype: burn::tensor::FloatDType,
         /// Why not.
         reason: String,
+    },
+    /// There are more or fewer processes than ranks.
+    #[error(
+        "there are {processes} processes, but the pipeline has {ranks} ranks: start one for each, or change \
+         the number of stages"
+    )]
+    Processes {
+        /// How many processes the transport connects.
+        processes: usize,
+        /// How many ranks there are.
+        ranks: usize,
     },
     /// The schedule places stages otherwise than the pipeline can.
     #[error("the schedule `{schedule}` doesn't fit: {reason}")]
@@ -268,6 +280,9 @@ pub enum TrainError {
     /// The model's output isn't what its type says.
     #[error("the model's output {0}")]
     Output(#[from] BoundaryError),
+    /// The model's output can't travel to the other processes.
+    #[error("the model's output can't be shared: {0}")]
+    Wire(#[from] WireError),
 }
 
 /// Why a model can't be measured.

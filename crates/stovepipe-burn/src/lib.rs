@@ -25,6 +25,7 @@ mod loss;
 mod part;
 mod pipeline;
 mod precision;
+mod processes;
 mod profile;
 mod profiling;
 mod random;
@@ -36,6 +37,7 @@ mod skips;
 mod split;
 mod stage;
 mod ties;
+mod wire;
 
 pub use backend::{Backend, BackendError};
 pub use batch_norm::BatchNorm;

@@ -8,6 +8,8 @@ use std::ops::Range;
 use burn::tensor::{Bool, Device, FloatDType, Gradients, Int, Tensor};
 
 use crate::precision;
+use crate::wire::HostPart;
+use crate::{Boundary, BoundaryError, boundary};
 
 /// One tensor of a boundary value, its rank and kind erased.
 pub(crate) trait Part: Any + Send + Sync {
@@ -40,6 +42,8 @@ pub(crate) trait Part: Any + Send + Sync {
     fn take_gradient(&self, gradients: &mut Gradients) -> Option<Box<dyn Part>>;
     /// A contiguous piece along the first axis.
     fn slice(&self, range: Range<usize>) -> Box<dyn Part>;
+    /// Copied to the host, if there is anything.
+    fn into_host(self: Box<Self>) -> Option<HostPart>;
     /// Joins pieces of the same kind and rank along the first axis; `None` if one differs.
     fn concat(&self, others: Vec<Box<dyn Part>>) -> Option<Box<dyn Part>>;
 }
@@ -118,6 +122,10 @@ macro_rules! common {
 impl<const D: usize> Part for Tensor<D> {
     common!("");
 
+    fn into_host(self: Box<Self>) -> Option<HostPart> {
+        Some(HostPart::float(self.into_data()))
+    }
+
     fn duplicate(&self) -> Box<dyn Part> {
         // The other one keeps it from happening in place.
         Box::new(self.clone().mul_scalar(1))
@@ -152,9 +160,13 @@ impl<const D: usize> Part for Tensor<D> {
 }
 
 macro_rules! untracked_part {
-    ($kind:ty, $name:literal, $duplicate:expr) => {
+    ($kind:ty, $name:literal, $host:path, $duplicate:expr) => {
         impl<const D: usize> Part for Tensor<D, $kind> {
             common!($name);
+
+            fn into_host(self: Box<Self>) -> Option<HostPart> {
+                Some($host(self.into_data()))
+            }
 
             fn duplicate(&self) -> Box<dyn Part> {
                 Box::new($duplicate(self.clone()))
@@ -186,8 +198,8 @@ macro_rules! untracked_part {
         }
     };
 }
-untracked_part!(Int, ", Int", |x: Self| x.mul_scalar(1));
-untracked_part!(Bool, ", Bool", |x: Self| x.bool_not().bool_not());
+untracked_part!(Int, ", Int", HostPart::int, |x: Self| x.mul_scalar(1));
+untracked_part!(Bool, ", Bool", HostPart::bool, |x: Self| x.bool_not().bool_not());
 
 /// Stands for an optional value that isn't there.
 #[derive(Clone, Copy)]
@@ -258,6 +270,10 @@ impl Part for Absent {
         Box::new(*self)
     }
 
+    fn into_host(self: Box<Self>) -> Option<HostPart> {
+        None
+    }
+
     fn concat(&self, others: Vec<Box<dyn Part>>) -> Option<Box<dyn Part>> {
         let all_absent = others.iter().all(|other| other.as_any().is::<Self>());
         all_absent.then(|| self.clone_box())
@@ -266,6 +282,9 @@ impl Part for Absent {
 
 /// What travels along an edge: the tensors of one boundary value, or their gradients. A part that
 /// gets no gradient travels as an explicit nothing, so that programs stay static.
+///
+/// It is what a [`Transport`](stovepipe_transport::Transport) for pipelines moves; one to other processes
+/// encodes it as [`Wire`](stovepipe_transport::Wire).
 pub struct Packet {
     parts: Vec<Option<Box<dyn Part>>>,
     /// How many parts each of several values has that travel together.
@@ -273,6 +292,38 @@ pub struct Packet {
 }
 
 impl Packet {
+    /// A value, ready to travel.
+    pub fn new(value: impl Boundary) -> Self {
+        boundary::into_packet(value)
+    }
+
+    /// The value that travelled.
+    ///
+    /// # Errors
+    ///
+    /// [`BoundaryError`] if it has another type.
+    pub fn into_value<T: Boundary>(self) -> Result<T, BoundaryError> {
+        boundary::from_parts(self.into_values())
+    }
+
+    pub(crate) fn parts(&self) -> &[Option<Box<dyn Part>>] {
+        &self.parts
+    }
+
+    /// Parts and sections.
+    pub(crate) fn into_pieces(self) -> (Vec<Option<Box<dyn Part>>>, Vec<usize>) {
+        (self.parts, self.sections)
+    }
+
+    /// The other way round; `None` if they don't fit each other.
+    pub(crate) fn from_pieces(
+        parts: Vec<Option<Box<dyn Part>>>,
+        sections: Vec<usize>,
+    ) -> Option<Self> {
+        let sum = sections.iter().try_fold(0usize, |sum, section| sum.checked_add(*section));
+        (sections.is_empty() || sum == Some(parts.len())).then_some(Self { parts, sections })
+    }
+
     pub(crate) fn of(parts: Vec<Box<dyn Part>>) -> Self {
         Self { parts: parts.into_iter().map(Some).collect(), sections: Vec::new() }
     }

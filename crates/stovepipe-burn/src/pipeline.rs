@@ -8,7 +8,7 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::tensor::TensorData;
 use stovepipe_checkpoint::{CheckpointPolicy, Layout};
 use stovepipe_partition::Partition;
-use stovepipe_runtime::{StepReport, Workers};
+use stovepipe_runtime::{StepReport, Terms, Workers};
 use stovepipe_schedule::{
     Edges, ForwardOnly, MicroBatch, Mode, Plan, Program, Rank, Retention, Schedule, Shape, Stage,
     Timeline,
@@ -211,6 +211,10 @@ impl Course {
 /// [`Pipeline::builder`]. Dropping it ends its threads.
 pub struct Pipeline<I = NoLoss, O = NoLoss, T = NoLoss> {
     pub(crate) workers: Workers<BurnStage>,
+    /// The number of this process.
+    pub(crate) process: usize,
+    /// What processes must agree on, whatever they do.
+    pub(crate) terms: Terms,
     pub(crate) course: Course,
     pub(crate) programs: HashMap<(bool, usize), Arc<Program>>,
     pub(crate) rates: ModuleLrScheduler,
@@ -354,7 +358,8 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
 }
 
 impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
-    /// The model's output for one batch, with evaluation behaviour, on the last stage's device.
+    /// The model's output for one batch, with evaluation behaviour, on the last stage's device, or where
+    /// ranks are processes on the host of each.
     ///
     /// # Errors
     ///
@@ -363,7 +368,7 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         let batch = self.batch(Task::Predict, input, None)?;
         let mut report = self.run(Mode::ForwardOnly, batch)?;
         let predictions = report.outputs.pop().map(|output| output.predictions).unwrap_or_default();
-        let joined = Packet::concat(predictions).ok_or(TrainError::Join)?;
+        let joined = self.share(Packet::concat(predictions))?.ok_or(TrainError::Join)?;
         Ok(from_parts(joined.into_values())?)
     }
 
@@ -376,7 +381,7 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         self
     }
 
-    /// The parameters of all stages, copied to the host, by their path in the model, like
+    /// The parameters of all stages of this process, copied to the host, by their path in the model, like
     /// `blocks.3.up.weight`.
     ///
     /// # Errors
@@ -384,8 +389,10 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
     /// [`StepError`] if a worker is gone.
     pub fn parameters(&mut self) -> Result<BTreeMap<String, TensorData>, StepError> {
         let mut parameters = BTreeMap::new();
-        for summary in &self.summaries {
-            parameters.extend(self.workers.visit(summary.stage, |stage| stage.parameters())?);
+        for StageSummary { stage, .. } in &self.summaries {
+            if self.workers.holds(*stage) {
+                parameters.extend(self.workers.visit(*stage, |stage| stage.parameters())?);
+            }
         }
         Ok(parameters)
     }
@@ -436,7 +443,9 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         let values =
             Values { input: into_packet(input), target, side: std::mem::take(&mut self.side) };
         let scale = self.scaler.map_or(1.0, |scaler| scaler.scale);
-        let batch = values.cut(self.course.shape.micro_batches, task, self.updates, scale)?;
+        let terms = self.terms_of_call(&task, &values);
+        let micro_batches = self.course.shape.micro_batches;
+        let batch = values.cut(micro_batches, task, self.updates, scale)?.with_terms(terms);
         Ok(Arc::new(batch))
     }
 

@@ -339,7 +339,8 @@ impl Play {
         let mut peaks = Vec::with_capacity(self.steps);
         for step in 0..self.steps {
             let (program, input) = (&*self.program, &self.batch);
-            let job = Job { step: step as u64, program, input, epoch: Instant::now() };
+            let epoch = Instant::now();
+            let job = Job { step: step as u64, program, input, epoch, terms: None };
             block_on(executor.step(&job, transport))?;
             if let Some(count) = &count {
                 let most = count.most().map_err(|error| StepError::Setup(error.to_string()))?;

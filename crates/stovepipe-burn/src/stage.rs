@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor, TensorData};
-use stovepipe_runtime::{Begin, StageCompute};
+use stovepipe_runtime::{Begin, StageCompute, Terms};
 use stovepipe_schedule::{MicroBatch, StageRetention};
 
 use crate::batch::{Batch, Task};
@@ -291,6 +291,10 @@ impl StageCompute for BurnStage {
     type Input = Batch;
     type Output = StageOutput;
     type Error = StageError;
+
+    fn terms(batch: &Batch) -> Terms {
+        batch.terms.clone()
+    }
 
     fn begin(&mut self, begin: Begin<'_, Batch>) -> Result<(), StageError> {
         self.running = Some(Running {

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use stovepipe_schedule::{MicroBatch, Mode, Stage, StageRetention};
 
+use crate::Terms;
+
 /// What a stage is told at the start of a step.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -102,6 +104,13 @@ pub trait StageCompute: Send + 'static {
     /// Whether [`backward_input`](Self::backward_input) and
     /// [`backward_weight`](Self::backward_weight) are implemented.
     const SPLITS_BACKWARD: bool = false;
+
+    /// What ranks must agree on before a step, beside the program, where they are processes that could have
+    /// been started differently.
+    fn terms(input: &Self::Input) -> Terms {
+        let _ = input;
+        Terms::new()
+    }
 
     /// Starts a step.
     ///

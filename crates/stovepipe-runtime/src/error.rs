@@ -129,6 +129,21 @@ pub enum StepError {
         /// The failure.
         reason: String,
     },
+    /// Ranks of several processes were about to run different steps.
+    #[error(
+        "rank {rank} differs from the others in {what}: {found} instead of {usual}; start the same program \
+         with the same arguments on all ranks, and give all the same batches"
+    )]
+    Disagreement {
+        /// The rank that differs.
+        rank: Rank,
+        /// In what.
+        what: String,
+        /// What it has.
+        found: String,
+        /// What the others have.
+        usual: String,
+    },
     /// The program and the stages don't fit each other.
     #[error("{0}")]
     Setup(String),
@@ -151,6 +166,11 @@ impl StepError {
                 | Self::Unconfirmed { .. }
                 | Self::WorkerGone { .. }
         )
+    }
+
+    /// Whether all ranks find it out by themselves, from what they gathered.
+    pub(crate) fn is_known_to_all(&self) -> bool {
+        matches!(self, Self::Disagreement { .. })
     }
 
     /// Whether this only echoes a failure on another rank.

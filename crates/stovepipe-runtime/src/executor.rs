@@ -17,16 +17,18 @@ use stovepipe_schedule::{
 };
 use stovepipe_transport::{Tag, Transport, TransportError};
 
-use crate::{Begin, Cause, Phase, StageCompute, StepError};
+use crate::{Begin, Cause, Phase, StageCompute, StepError, Terms};
 
 /// The rounds in which ranks gather in a step.
 mod round {
+    /// Ranks of several processes say what they are about to do.
+    pub(super) const BEGUN: u32 = 0;
     /// Gradients are complete; carries the stages' reports.
-    pub(super) const FINISHED: u32 = 0;
+    pub(super) const FINISHED: u32 = 1;
     /// Every stage is ready to update.
-    pub(super) const PREPARED: u32 = 1;
+    pub(super) const PREPARED: u32 = 2;
     /// Every stage has updated, or says why not.
-    pub(super) const UPDATED: u32 = 2;
+    pub(super) const UPDATED: u32 = 3;
 }
 
 /// What a rank is asked to do in one step.
@@ -38,8 +40,11 @@ pub struct Job<'a, I> {
     pub program: &'a Program,
     /// The batch, the same on every rank.
     pub input: &'a Arc<I>,
-    /// The instant that times count from, the same on every rank of a process.
+    /// The instant that times count from, the same on every rank of a process. Where ranks compare
+    /// [`terms`](Self::terms), the instant of that instead.
     pub epoch: Instant,
+    /// What to compare with the other ranks before the first action, if they are other processes.
+    pub terms: Option<&'a Terms>,
 }
 
 /// What a rank did in one step.
@@ -107,7 +112,7 @@ impl<C: StageCompute> RankExecutor<C> {
         let outcome = self.try_step(job, transport).await;
         if let Err(error) = &outcome {
             // Past the vote nothing can be taken back, and the others have been told already.
-            if !error.poisons() {
+            if !error.poisons() && !error.is_known_to_all() {
                 transport.abort(job.step, &error.to_string());
             }
             for stage in self.stages.values_mut() {
@@ -128,6 +133,12 @@ impl<C: StageCompute> RankExecutor<C> {
         T: Transport<C::Value> + ?Sized,
     {
         self.check(job.program)?;
+        let mut epoch = job.epoch;
+        if let Some(terms) = job.terms {
+            self.agree(job.step, terms, transport).await?;
+            epoch = Instant::now();
+        }
+        let job = &Job { epoch, ..*job };
         let plan = job.program.plan();
         self.each_stage(Phase::Begin, |stage, compute| {
             compute.begin(Begin {
@@ -152,6 +163,42 @@ impl<C: StageCompute> RankExecutor<C> {
         };
         let outputs = self.stages.iter_mut().map(|(stage, c)| (*stage, c.take_output())).collect();
         Ok(RankReport { spans, update, outputs, reports })
+    }
+
+    /// Contributes `bytes` to a gather beside the steps and returns what all ranks contributed.
+    ///
+    /// # Errors
+    ///
+    /// As [`step`](Self::step).
+    pub async fn gather<T>(
+        &self,
+        step: u64,
+        bytes: Vec<u8>,
+        transport: &T,
+    ) -> Result<Vec<Vec<u8>>, StepError>
+    where
+        T: Transport<C::Value> + ?Sized,
+    {
+        let all = async {
+            self.agree(step, &Terms::new().with("the call", "gather"), transport).await?;
+            let all = transport.all_gather(step, round::FINISHED, bytes).await;
+            all.map_err(|e| self.transport_error(e))
+        };
+        let outcome = all.await;
+        if let Some(error) = outcome.as_ref().err().filter(|error| !error.is_known_to_all()) {
+            transport.abort(step, &error.to_string());
+        }
+        transport.end_step(step);
+        outcome
+    }
+
+    /// Makes sure that all ranks are about to do the same.
+    async fn agree<T>(&self, step: u64, terms: &Terms, transport: &T) -> Result<(), StepError>
+    where
+        T: Transport<C::Value> + ?Sized,
+    {
+        let said = transport.all_gather(step, round::BEGUN, terms.encode()).await;
+        Terms::compare(&said.map_err(|e| self.transport_error(e))?)
     }
 
     fn check(&self, program: &Program) -> Result<(), StepError> {

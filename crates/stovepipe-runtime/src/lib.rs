@@ -4,7 +4,7 @@
 //! nor a checkpoint policy, nor a tensor library. Values travel through any
 //! [`Transport`](stovepipe_transport::Transport). A [`StageCompute`] does the work; [`RankExecutor`]
 //! runs one rank's part of a step on the calling thread; [`Workers`] runs all ranks on threads of
-//! this process.
+//! this process, or one rank among those of other processes.
 //!
 //! A step either updates every stage or none: ranks vote once all their gradients are complete. A
 //! failure anywhere ends the step on all ranks, as soon as the action each is in ends, with an error
@@ -13,9 +13,11 @@
 mod compute;
 mod error;
 mod executor;
+mod terms;
 mod workers;
 
 pub use compute::{Begin, StageCompute};
 pub use error::{Cause, Phase, StepError};
 pub use executor::{Job, RankExecutor, RankReport};
+pub use terms::Terms;
 pub use workers::{Host, RankSetup, StepReport, ThreadHost, Workers};

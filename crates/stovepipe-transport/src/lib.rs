@@ -1,10 +1,10 @@
 //! How values move between the ranks of a pipeline: the [`Transport`] trait, the
 //! collective that a step needs, channels within one process ([`InProcess`]) and a
-//! [conformance suite](conformance) for whoever writes another transport.
+//! [conformance suite](conformance) for whoever writes another transport. Values that
+//! can travel to another process are [`Wire`].
 //!
-//! Nothing here knows a tensor library, a schedule or an async runtime. A value is
-//! moved as it is; how to encode one for another process is not this crate's concern,
-//! and neither is which message a rank should send next.
+//! Nothing here knows a tensor library, a schedule or an async runtime, nor which message
+//! a rank should send next.
 //!
 //! ```
 //! use futures::executor::block_on;
@@ -34,8 +34,10 @@ mod group;
 mod in_process;
 mod tag;
 mod transport;
+mod wire;
 
 pub use error::TransportError;
 pub use in_process::InProcess;
 pub use tag::{Direction, Tag};
 pub use transport::Transport;
+pub use wire::{Wire, WireError};

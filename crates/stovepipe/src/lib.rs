@@ -46,6 +46,8 @@ pub use stovepipe_burn::*;
 pub use stovepipe_checkpoint as checkpoint;
 #[cfg(feature = "flex")]
 pub use stovepipe_flex::Flex;
+#[cfg(feature = "mpi")]
+pub use stovepipe_mpi::Mpi;
 pub use stovepipe_partition as partition;
 pub use stovepipe_runtime as runtime;
 pub use stovepipe_schedule as schedule;
@@ -63,6 +65,8 @@ pub mod prelude {
     };
     #[cfg(feature = "flex")]
     pub use stovepipe_flex::Flex;
+    #[cfg(feature = "mpi")]
+    pub use stovepipe_mpi::Mpi;
     pub use stovepipe_partition::{Explicit, Minimax, Partitioner, Uniform};
     pub use stovepipe_schedule::{
         Drain, DualPipeV, ForwardOnly, GPipe, Interleaved1F1B, LoopedBfs, OneFOneB, Schedule, ZbH1,

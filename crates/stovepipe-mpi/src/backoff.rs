@@ -1,0 +1,56 @@
+//! [`Backoff`]: how long the thread for MPI rests between two looks. Cores are few, and the stages compute
+//! on them.
+
+use std::hint;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What is there to look out for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outlook {
+    /// A message is under way, which moves only while somebody looks.
+    UnderWay,
+    /// Somebody waits for a message, and so doesn't compute.
+    Awaited,
+    /// Nobody waits.
+    Quiet,
+}
+
+/// For so long after something moved, messages under way are looked after without a pause.
+const BUSY: Duration = Duration::from_micros(300);
+/// For so long after something moved, the thread only yields while somebody waits.
+const EAGER: Duration = Duration::from_millis(1);
+/// The first rest; each further one is twice as long.
+const SHORTEST: Duration = Duration::from_micros(20);
+/// A message that nobody waits for yet is noticed this late at worst.
+const LONGEST: Duration = Duration::from_micros(640);
+
+/// Rests longer the longer nothing happens.
+pub(crate) struct Backoff {
+    moved: Instant,
+    next: Duration,
+}
+
+impl Backoff {
+    pub(crate) fn new() -> Self {
+        Self { moved: Instant::now(), next: SHORTEST }
+    }
+
+    /// Something moved: the next look follows at once.
+    pub(crate) fn reset(&mut self) {
+        *self = Self::new();
+    }
+
+    /// Nothing moved. Whoever unparks the thread ends the rest.
+    pub(crate) fn rest(&mut self, outlook: Outlook) {
+        let still = self.moved.elapsed();
+        if outlook == Outlook::UnderWay && still < BUSY {
+            hint::spin_loop();
+        } else if outlook != Outlook::Quiet && still < EAGER {
+            thread::yield_now();
+        } else {
+            thread::park_timeout(self.next);
+            self.next = (2 * self.next).min(LONGEST);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Desks against each other, without MPI: what one wants sent is delivered to the others by hand.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Wake;
+
+use stovepipe_transport::Direction;
+
+use super::*;
+
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+struct Office {
+    desks: Vec<Desk>,
+    pool: Pool,
+    flying: Vec<(usize, usize, Vec<u8>)>,
+    woken: Arc<Count>,
+}
+
+impl Office {
+    fn new(ranks: usize) -> Self {
+        let desks = (0..ranks).map(|me| Desk::new(0, me, ranks)).collect();
+        Self { desks, pool: Pool::default(), flying: Vec::new(), woken: Arc::default() }
+    }
+
+    fn at<R>(&mut self, me: usize, act: impl FnOnce(&mut Desk, &mut Pool, &mut After) -> R) -> R {
+        let mut after = After::default();
+        let result = act(&mut self.desks[me], &mut self.pool, &mut after);
+        self.flying.extend(after.send.drain(..).map(|(to, frame)| (me, to, frame.buffer)));
+        after.wake();
+        result
+    }
+
+    /// Delivers everything, in order.
+    fn deliver(&mut self) {
+        while !self.flying.is_empty() {
+            let (from, to, frame) = self.flying.remove(0);
+            let head = frame::read(&frame).expect("a frame").0.head;
+            self.at(to, |desk, pool, after| desk.deliver(from, head, frame, pool, after));
+        }
+    }
+
+    fn send(&mut self, from: usize, to: usize, tag: Tag) {
+        let frame = whole(Address { channel: 0, head: Head::Value(tag) }, b"value");
+        self.flying.push((from, to, frame.buffer));
+    }
+
+    fn recv(&mut self, me: usize, from: usize, tag: Tag) -> Poll<Result<Vec<u8>, TransportError>> {
+        let waker = Arc::clone(&self.woken).into();
+        self.at(me, |desk, _, after| desk.poll_recv(from, tag, &waker, &mut true, after))
+    }
+
+    fn gather(
+        &mut self,
+        me: usize,
+        key: (u64, u32),
+        mut bytes: Option<Vec<u8>>,
+    ) -> Poll<Result<Vec<Vec<u8>>, TransportError>> {
+        let waker = Arc::clone(&self.woken).into();
+        self.at(me, |desk, _, after| desk.poll_gather(key, &mut bytes, &waker, after))
+    }
+
+    fn woken(&self) -> usize {
+        self.woken.0.swap(0, Ordering::Relaxed)
+    }
+}
+
+fn tag(step: u64) -> Tag {
+    Tag { step, micro_batch: 0, from_stage: 0, to_stage: 1, direction: Direction::Forward }
+}
+
+fn failed<T: std::fmt::Debug>(outcome: Poll<Result<T, TransportError>>) -> TransportError {
+    match outcome {
+        Poll::Ready(Err(error)) => error,
+        other => panic!("not failed: {other:?}"),
+    }
+}
+
+#[test]
+fn a_message_wakes_whoever_waits_for_it() {
+    let mut office = Office::new(2);
+    assert!(office.recv(1, 0, tag(0)).is_pending());
+    assert!(office.desks[1].is_waiting());
+    office.send(0, 1, tag(1));
+    office.deliver();
+    assert_eq!(office.woken(), 0);
+    office.send(0, 1, tag(0));
+    office.deliver();
+    assert_eq!(office.woken(), 1);
+    for step in [0, 1] {
+        let Poll::Ready(Ok(frame)) = office.recv(1, 0, tag(step)) else { panic!("no value") };
+        assert_eq!(frame::read(&frame).expect("a frame").1, b"value");
+    }
+}
+
+#[test]
+fn two_messages_with_one_tag_are_noticed() {
+    let mut office = Office::new(2);
+    office.send(0, 1, tag(0));
+    office.send(0, 1, tag(0));
+    office.deliver();
+    assert_eq!(failed(office.recv(1, 0, tag(0))), TransportError::Duplicate { tag: tag(0) });
+}
+
+#[test]
+fn an_abort_reaches_everyone_and_the_first_one_stands() {
+    let mut office = Office::new(3);
+    assert!(office.recv(1, 0, tag(0)).is_pending());
+    assert!(office.gather(2, (0, 0), Some(vec![1])).is_pending());
+    office.at(0, |desk, _, after| desk.abort(0, "enough", after));
+    office.at(2, |desk, _, after| desk.abort(0, "too", after));
+    office.woken();
+    office.send(0, 1, tag(0));
+    office.deliver();
+    assert!(office.woken() >= 1);
+    let aborted = |by, reason: &str| {
+        let reason = reason.to_owned();
+        TransportError::Aborted { step: 0, by, reason }
+    };
+    assert_eq!(failed(office.recv(1, 0, tag(0))), aborted(0, "enough"));
+    assert_eq!(failed(office.gather(2, (0, 0), None)), aborted(2, "too"));
+    assert_eq!(office.desks[1].may_send(0, tag(0)), Err(aborted(0, "enough")));
+    assert_eq!(office.desks[1].may_send(0, tag(1)), Ok(()));
+}
+
+#[test]
+fn a_rank_that_ended_the_step_still_helps_in_rounds_that_it_joined() {
+    let mut office = Office::new(4);
+    assert!(office.gather(2, (0, 0), Some(vec![2])).is_pending());
+    office.at(2, |desk, pool, after| desk.end_step(0, pool, after));
+    for rank in [0, 1, 3] {
+        assert!(office.gather(rank, (0, 0), Some(vec![rank as u8])).is_pending());
+    }
+    office.deliver();
+    for rank in [0, 1, 3] {
+        let Poll::Ready(Ok(all)) = office.gather(rank, (0, 0), None) else { panic!("rank {rank}") };
+        assert_eq!(all, [[0], [1], [2], [3]]);
+        office.at(rank, |desk, pool, after| desk.end_step(0, pool, after));
+    }
+    assert!(office.desks.iter().all(|desk| desk.gathers.is_empty()), "nothing is left of the step");
+}
+
+#[test]
+fn a_rank_that_left_after_it_joined_still_counts() {
+    let mut office = Office::new(3);
+    assert!(office.gather(1, (0, 0), Some(vec![1])).is_pending());
+    office.send(1, 0, tag(0));
+    office.at(1, |desk, pool, after| desk.leave(pool, after));
+    office.deliver();
+    assert!(office.recv(0, 1, tag(0)).is_ready(), "what was sent before counts");
+    for rank in [0, 2] {
+        assert!(office.gather(rank, (0, 0), Some(vec![rank as u8])).is_pending());
+    }
+    assert!(!office.desks[1].is_done());
+    office.deliver();
+    for rank in [0, 2] {
+        assert!(matches!(office.gather(rank, (0, 0), None), Poll::Ready(Ok(_))));
+    }
+    assert!(office.desks[1].is_done());
+}
+
+#[test]
+fn nobody_waits_for_a_rank_that_left() {
+    let mut office = Office::new(2);
+    assert!(office.recv(0, 1, tag(0)).is_pending());
+    assert!(office.gather(0, (0, 0), Some(vec![0])).is_pending());
+    office.woken();
+    office.at(1, |desk, pool, after| desk.leave(pool, after));
+    office.deliver();
+    assert_eq!(office.woken(), 2);
+    let gone = TransportError::PeerGone { rank: 1 };
+    assert_eq!(failed(office.recv(0, 1, tag(0))), gone);
+    assert_eq!(failed(office.gather(0, (0, 0), None)), gone);
+    assert_eq!(office.desks[0].may_send(1, tag(0)), Err(gone));
+}
+
+#[test]
+fn nothing_is_left_of_an_ended_step() {
+    let mut office = Office::new(2);
+    for step in 0..3 {
+        office.send(0, 1, tag(step));
+        office.deliver();
+        assert!(office.recv(1, 0, Tag { micro_batch: 1, ..tag(step) }).is_pending());
+        assert!(office.gather(1, (step, 0), Some(vec![1])).is_pending());
+        assert!(office.gather(0, (step, 0), Some(vec![1])).is_pending());
+        office.deliver();
+        office.at(1, |desk, _, after| desk.abort(step, "half-way", after));
+        office.deliver();
+        for rank in [0, 1] {
+            office.at(rank, |desk, pool, after| desk.end_step(step, pool, after));
+        }
+        office.at(1, |desk, _, after| {
+            desk.forget_recv(0, Tag { micro_batch: 1, ..tag(step) }, after);
+        });
+        // Messages of an ended step that arrive late are dropped.
+        office.send(0, 1, tag(step));
+        office.deliver();
+        for desk in &office.desks {
+            let held = (desk.inbox.len(), desk.waiting.len(), desk.aborts.len());
+            assert_eq!((held, desk.gathers.len()), ((0, 0, 0), 0));
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! [`MpiError`]: why there is no MPI to be had.
+
+use thiserror::Error;
+
+/// Why this process can't take part in an MPI job.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum MpiError {
+    /// Somebody else in this process uses MPI.
+    #[error("MPI was initialized elsewhere in this process: leave it to stovepipe")]
+    AlreadyInitialized,
+    /// The last endpoint is gone, and MPI can't be started twice.
+    #[error(
+        "MPI has ended with the last endpoint, and can't be started again: keep one until the \
+         process is done with MPI"
+    )]
+    Ended,
+    /// The thread that makes MPI's calls can't be started.
+    #[error("the thread for MPI can't be started: {reason}")]
+    Thread {
+        /// What the system says.
+        reason: String,
+    },
+}

@@ -1,0 +1,179 @@
+//! What travels in one MPI message: a head of fixed size, which says everything about the message, and
+//! the payload. A frame is padded to whole [`BLOCK`]s, because MPI counts in 31 bits.
+
+use stovepipe_transport::{Direction, Tag};
+
+/// MPI's unit of length here. The head takes one.
+pub(crate) const BLOCK: usize = 64;
+
+/// Which message this is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Head {
+    /// A value on its way between two stages.
+    Value(Tag),
+    /// A part of a gather.
+    Gather {
+        /// The step.
+        step: u64,
+        /// The round of the step.
+        round: u32,
+        /// The phase of the round.
+        phase: u32,
+    },
+    /// A rank aborted a step; the payload is the reason.
+    Abort {
+        /// The step.
+        step: u64,
+    },
+    /// A rank dropped its endpoint; the payload is what it still owes.
+    Leave,
+    /// A process is alive.
+    Beat,
+    /// A process will send nothing any more.
+    Bye,
+}
+
+/// A head with the endpoint that it is for: processes number theirs alike.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Address {
+    pub(crate) channel: u32,
+    pub(crate) head: Head,
+}
+
+/// Begins a frame; the payload is to be appended.
+pub(crate) fn begin(mut buffer: Vec<u8>, address: Address) -> Vec<u8> {
+    let (kind, step, numbers) = match address.head {
+        Head::Value(tag) => {
+            let kind = match tag.direction {
+                Direction::Forward => 0,
+                Direction::Backward => 1,
+            };
+            (kind, tag.step, [tag.micro_batch, tag.from_stage, tag.to_stage])
+        }
+        Head::Gather { step, round, phase } => (2, step, [round, phase, 0]),
+        Head::Abort { step } => (3, step, [0; 3]),
+        Head::Leave => (4, 0, [0; 3]),
+        Head::Beat => (5, 0, [0; 3]),
+        Head::Bye => (6, 0, [0; 3]),
+    };
+    buffer.clear();
+    buffer.extend(step.to_le_bytes());
+    for number in [kind, address.channel].into_iter().chain(numbers) {
+        buffer.extend(number.to_le_bytes());
+    }
+    buffer.resize(BLOCK, 0);
+    buffer
+}
+
+/// A message ready to be sent: a frame, of which the last part may be elsewhere.
+pub(crate) struct Frame {
+    pub(crate) buffer: Vec<u8>,
+    pub(crate) tail: Option<Tail>,
+}
+
+/// Bytes that are sent from where they are.
+pub(crate) type Tail = Box<dyn AsRef<[u8]> + Send>;
+
+impl Frame {
+    /// Ends a frame: notes how long the payload is, and pads it.
+    pub(crate) fn end(mut buffer: Vec<u8>, tail: Option<Tail>) -> Self {
+        let tail = tail.filter(|tail| !(**tail).as_ref().is_empty());
+        let behind = tail.as_ref().map_or(0, |tail| (**tail).as_ref().len());
+        let length = (buffer.len() - BLOCK + behind) as u64;
+        buffer[BLOCK - 8..BLOCK].copy_from_slice(&length.to_le_bytes());
+        if tail.is_none() {
+            buffer.resize(buffer.len().next_multiple_of(BLOCK), 0);
+        }
+        Self { buffer, tail }
+    }
+
+    /// How many bytes are missing behind the tail to make whole blocks.
+    pub(crate) fn padding(&self) -> usize {
+        let length = self.buffer.len() + self.tail.as_ref().map_or(0, |t| (**t).as_ref().len());
+        length.next_multiple_of(BLOCK) - length
+    }
+}
+
+/// Takes a frame apart, which may stand in a longer buffer. `None` if it is none.
+pub(crate) fn read(frame: &[u8]) -> Option<(Address, &[u8])> {
+    let (head, payload) = frame.split_at_checked(BLOCK)?;
+    let (words, _) = head.as_chunks::<4>();
+    let word = |index: usize| words.get(index).map(|bytes| u32::from_le_bytes(*bytes));
+    let long = |index: usize| Some(u64::from(word(index)?) | u64::from(word(index + 1)?) << 32);
+    let (step, kind, channel) = (long(0)?, word(2)?, word(3)?);
+    let [first, second, third] = [word(4)?, word(5)?, word(6)?];
+    let value = |direction| {
+        let (micro_batch, from_stage, to_stage) = (first, second, third);
+        Head::Value(Tag { step, micro_batch, from_stage, to_stage, direction })
+    };
+    let head = match kind {
+        0 => value(Direction::Forward),
+        1 => value(Direction::Backward),
+        2 => Head::Gather { step, round: first, phase: second },
+        3 => Head::Abort { step },
+        4 => Head::Leave,
+        5 => Head::Beat,
+        6 => Head::Bye,
+        _ => return None,
+    };
+    let length = usize::try_from(long(BLOCK / 4 - 2)?).ok()?;
+    Some((Address { channel, head }, payload.get(..length)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_read_back() {
+        let tag = Tag {
+            step: u64::MAX - 5,
+            micro_batch: 1 << 20,
+            from_stage: u32::MAX,
+            to_stage: 7,
+            direction: Direction::Backward,
+        };
+        let heads = [
+            Head::Value(tag),
+            Head::Value(Tag { direction: Direction::Forward, ..tag }),
+            Head::Gather { step: 1 << 40, round: u32::MAX, phase: 9 },
+            Head::Abort { step: 3 },
+            Head::Leave,
+            Head::Beat,
+            Head::Bye,
+        ];
+        for head in heads {
+            for length in [0, 1, BLOCK, BLOCK + 1] {
+                let (address, payload) = (Address { channel: 0x0102_0304, head }, vec![7; length]);
+                let mut frame = begin(vec![1; 3], address);
+                frame.extend(&payload);
+                let mut frame = Frame::end(frame, None).buffer;
+                assert!(frame.len().is_multiple_of(BLOCK));
+                assert_eq!(read(&frame), Some((address, &*payload)));
+                // The same in two pieces.
+                let tail = Some(Box::new(payload.clone()) as Tail);
+                let pieces = Frame::end(begin(Vec::new(), address), tail);
+                let mut joined = pieces.buffer.clone();
+                joined.extend(pieces.tail.iter().flat_map(|tail| (**tail).as_ref()));
+                joined.extend(vec![0; pieces.padding()]);
+                assert_eq!(joined, frame);
+                // A buffer that was used before is longer.
+                frame.extend([9; BLOCK]);
+                assert_eq!(read(&frame), Some((address, &*payload)));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_frame_is_not_read() {
+        let good = begin(Vec::new(), Address { channel: 0, head: Head::Leave });
+        let good = Frame::end(good, None).buffer;
+        assert_eq!(read(&good[..BLOCK - 1]), None);
+        let mut long = good.clone();
+        long[BLOCK - 8] = 1;
+        assert_eq!(read(&long), None);
+        let mut unknown = good;
+        unknown[8] = 7;
+        assert_eq!(read(&unknown), None);
+    }
+}

@@ -1,0 +1,37 @@
+//! Pipelines over several processes: [`Mpi`] is a [`Transport`](stovepipe_transport::Transport) whose ranks
+//! are the processes of an MPI job, on one machine or on a cluster.
+//!
+//! Values travel as point-to-point messages, which carry the whole tag; their size is found out by the
+//! receiver, so that varying shapes need no handshake. A value is copied once when it is encoded into a
+//! buffer, and once when it is decoded; buffers are used again. One thread of each process makes all MPI
+//! calls, because large messages move only inside such calls: it progresses them while the process
+//! computes, and sleeps longer and longer while nothing happens.
+//!
+//! MPI's own collectives can't be given up halfway, which a failed step has to; so gathers are messages
+//! too, about log₂ of the number of ranks for each rank.
+//!
+//! ```no_run
+//! use futures::executor::block_on;
+//! use stovepipe_mpi::Mpi;
+//! use stovepipe_transport::Transport;
+//!
+//! let mpi = Mpi::world()?;
+//! let endpoint: &dyn Transport<Vec<u8>> = &mpi;
+//! let greetings = block_on(endpoint.all_gather(0, 0, b"hello".to_vec()))?;
+//! assert_eq!(greetings.len(), endpoint.ranks());
+//! endpoint.end_step(0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod backoff;
+mod desk;
+mod error;
+mod frame;
+mod link;
+mod mpi;
+mod pool;
+mod progress;
+mod round;
+
+pub use error::MpiError;
+pub use mpi::Mpi;

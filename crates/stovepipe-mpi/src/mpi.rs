@@ -1,0 +1,261 @@
+//! [`Mpi`]: this process's endpoint in a group of all processes of the job.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::thread::Thread;
+
+use async_trait::async_trait;
+use stovepipe_transport::{Tag, Transport, TransportError, Wire};
+
+use crate::MpiError;
+use crate::desk::{After, Desk};
+use crate::frame::{self, Address, Frame, Head};
+use crate::pool::Pool;
+use crate::progress::{self, Running, Shared, State, desk_of};
+
+/// MPI can be started once in a process, and ended once.
+enum World {
+    Unstarted,
+    Running(Running),
+    Ended,
+}
+
+static WORLD: Mutex<World> = Mutex::new(World::Unstarted);
+
+/// This process's endpoint in a group of all processes that `mpirun` or `srun` started.
+///
+/// MPI starts with the first endpoint and ends when the last one is dropped: that waits until all
+/// processes have come so far. So return from `main` rather than call [`std::process::exit`].
+///
+/// Several endpoints may exist, one after the other or side by side, as long as every process makes as many
+/// in the same order: the first of each form a group, the second another, and so on.
+///
+/// # When processes fail
+///
+/// A process that is killed takes the job down through `mpirun`, which names its rank (and through `srun`
+/// with `--kill-on-bad-exit`). Where the launcher doesn't notice, because a process was stopped or a network
+/// is down, the next rank does: processes hear from each other every second, and one that is silent for 15 seconds
+/// ends the job with a message that names it. One that panics gives the others 5 seconds to end by
+/// themselves.
+pub struct Mpi {
+    shared: Arc<Shared>,
+    progress: Thread,
+    channel: u32,
+    rank: usize,
+    ranks: usize,
+}
+
+impl Mpi {
+    /// An endpoint of a new group of all processes.
+    ///
+    /// # Errors
+    ///
+    /// [`MpiError`]. MPI itself ends the job if it can't start.
+    pub fn world() -> Result<Self, MpiError> {
+        let mut world = WORLD.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*world, World::Unstarted) {
+            *world = World::Running(progress::start()?);
+        }
+        let World::Running(running) = &*world else {
+            return Err(MpiError::Ended);
+        };
+        let (rank, ranks) = (running.rank, running.ranks);
+        let mut state = running.shared.lock();
+        let channel = state.next_channel;
+        state.next_channel += 1;
+        state.live += 1;
+        // From now on a message without a desk is one for an endpoint that is gone.
+        desk_of(&mut state.desks, channel, rank, ranks);
+        drop(state);
+        let (shared, progress) = (Arc::clone(&running.shared), running.thread.clone());
+        Ok(Self { shared, progress, channel, rank, ranks })
+    }
+
+    /// This process's number, from 0.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many processes there are.
+    #[must_use]
+    pub fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// Runs `act` on this endpoint's desk, sends what it wants sent, and then, without the lock, wakes whom
+    /// it wants woken.
+    fn with<R>(&self, act: impl FnOnce(&mut Desk, &mut Pool, &mut After) -> R) -> R {
+        let mut after = After::default();
+        let (result, sends) = {
+            let mut state = self.shared.lock();
+            let State { desks, pool, .. } = &mut *state;
+            let desk = desk_of(desks, self.channel, self.rank, self.ranks);
+            let result = act(desk, pool, &mut after);
+            if desk.is_done() {
+                desks.remove(&self.channel);
+            }
+            let sends = !after.send.is_empty();
+            state.outbox.extend(after.send.drain(..));
+            (result, sends)
+        };
+        if sends {
+            self.progress.unpark();
+        }
+        after.wake();
+        result
+    }
+
+    fn peer(&self, rank: usize) -> Result<(), TransportError> {
+        if rank >= self.ranks {
+            let ranks = self.ranks;
+            Err(TransportError::NoSuchRank { rank, ranks })
+        } else if rank == self.rank {
+            Err(TransportError::SelfMessage { rank })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+#[async_trait]
+impl<V: Wire> Transport<V> for Mpi {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    async fn send(&self, to: usize, tag: Tag, value: V) -> Result<(), TransportError> {
+        self.peer(to)?;
+        let buffer =
+            self.with(|desk, pool, _| desk.may_send(to, tag).map(|()| pool.take(frame::BLOCK)));
+        let address = Address { channel: self.channel, head: Head::Value(tag) };
+        let mut buffer = frame::begin(buffer?, address);
+        let tail = value.encode(&mut buffer);
+        let tail =
+            tail.map_err(|error| TransportError::Link { rank: to, reason: error.to_string() })?;
+        let frame = Frame::end(buffer, Some(Box::new(tail)));
+        self.with(|_, _, after| after.send.push((to, frame)));
+        Ok(())
+    }
+
+    async fn recv(&self, from: usize, tag: Tag) -> Result<V, TransportError> {
+        self.peer(from)?;
+        let frame = Receive { endpoint: self, from, tag, registered: false }.await?;
+        let payload = frame::read(&frame).map(|(_, payload)| payload).unwrap_or_default();
+        let value = V::decode(payload);
+        self.with(|_, pool, _| pool.put(frame));
+        value.map_err(|error| TransportError::Link { rank: from, reason: error.to_string() })
+    }
+
+    async fn all_gather(
+        &self,
+        step: u64,
+        round: u32,
+        bytes: Vec<u8>,
+    ) -> Result<Vec<Vec<u8>>, TransportError> {
+        let key = (step, round);
+        Gather { endpoint: self, key, bytes: Some(bytes), registered: false }.await
+    }
+
+    fn abort(&self, step: u64, reason: &str) {
+        self.with(|desk, _, after| desk.abort(step, reason, after));
+    }
+
+    fn end_step(&self, step: u64) {
+        self.with(|desk, pool, after| desk.end_step(step, pool, after));
+    }
+}
+
+impl Drop for Mpi {
+    fn drop(&mut self) {
+        self.with(|desk, pool, after| desk.leave(pool, after));
+        let mut world = WORLD.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = {
+            let mut state = self.shared.lock();
+            state.live -= 1;
+            if state.live == 0 {
+                state.closing = Some(std::thread::panicking());
+            }
+            state.live == 0
+        };
+        if last && let World::Running(running) = std::mem::replace(&mut *world, World::Ended) {
+            drop(world);
+            running.thread.unpark();
+            // If it panicked, it has said so.
+            let _ = running.handle.join();
+        }
+    }
+}
+
+impl fmt::Debug for Mpi {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mpi")
+            .field("rank", &self.rank)
+            .field("ranks", &self.ranks)
+            .finish_non_exhaustive()
+    }
+}
+
+struct Receive<'a> {
+    endpoint: &'a Mpi,
+    from: usize,
+    tag: Tag,
+    registered: bool,
+}
+
+impl Future for Receive<'_> {
+    type Output = Result<Vec<u8>, TransportError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let (from, tag, registered) = (this.from, this.tag, &mut this.registered);
+        let act = |desk: &mut Desk, _: &mut Pool, after: &mut After| {
+            desk.poll_recv(from, tag, cx.waker(), registered, after)
+        };
+        this.endpoint.with(act)
+    }
+}
+
+impl Drop for Receive<'_> {
+    fn drop(&mut self) {
+        if self.registered {
+            self.endpoint.with(|desk, _, after| desk.forget_recv(self.from, self.tag, after));
+        }
+    }
+}
+
+struct Gather<'a> {
+    endpoint: &'a Mpi,
+    key: (u64, u32),
+    bytes: Option<Vec<u8>>,
+    registered: bool,
+}
+
+impl Future for Gather<'_> {
+    type Output = Result<Vec<Vec<u8>>, TransportError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let (key, bytes) = (this.key, &mut this.bytes);
+        let act = |desk: &mut Desk, _: &mut Pool, after: &mut After| {
+            desk.poll_gather(key, bytes, cx.waker(), after)
+        };
+        let outcome = this.endpoint.with(act);
+        this.registered |= outcome.is_pending();
+        outcome
+    }
+}
+
+impl Drop for Gather<'_> {
+    fn drop(&mut self) {
+        if self.registered {
+            self.endpoint.with(|desk, _, after| desk.forget_gather(self.key, after));
+        }
+    }
+}

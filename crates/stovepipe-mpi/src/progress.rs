@@ -1,0 +1,298 @@
+//! The thread that makes all MPI calls of this process: starts MPI, sends what is in the outbox, receives
+//! what is announced, sorts it into the desks, watches a neighbour, and ends MPI.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+use mpi::Threading;
+use mpi::topology::Communicator;
+
+use crate::MpiError;
+use crate::backoff::{Backoff, Outlook};
+use crate::desk::{After, Desk, whole};
+use crate::frame::{self, Address, Frame, Head};
+use crate::link::{Link, UnderWay};
+use crate::pool::Pool;
+
+/// How often a process tells the next one that it is alive.
+const BEAT: Duration = Duration::from_secs(1);
+/// A process that is silent for longer takes the job down.
+const SILENCE: Duration = Duration::from_secs(15);
+/// How long a process that panicked waits for others to say what they have to say.
+const GRACE: Duration = Duration::from_secs(5);
+/// The job's exit status where this crate ends it.
+const FAILED: i32 = 70;
+
+/// What the endpoints of this process share with the thread.
+pub(crate) struct Shared {
+    state: Mutex<State>,
+}
+
+pub(crate) struct State {
+    pub(crate) desks: HashMap<u32, Desk>,
+    pub(crate) pool: Pool,
+    pub(crate) outbox: VecDeque<(usize, Frame)>,
+    /// The number of the next endpoint.
+    pub(crate) next_channel: u32,
+    /// Endpoints that haven't been dropped.
+    pub(crate) live: usize,
+    /// No endpoint is left; whether that is because of a panic.
+    pub(crate) closing: Option<bool>,
+}
+
+impl Shared {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing of a caller's runs under the lock, so its data is whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A running MPI: this process's place in the job, and its thread.
+pub(crate) struct Running {
+    pub(crate) rank: usize,
+    pub(crate) ranks: usize,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) thread: Thread,
+    pub(crate) handle: JoinHandle<()>,
+}
+
+/// Starts MPI.
+pub(crate) fn start() -> Result<Running, MpiError> {
+    let shared = Arc::new(Shared {
+        state: Mutex::new(State {
+            desks: HashMap::new(),
+            pool: Pool::default(),
+            outbox: VecDeque::new(),
+            next_channel: 0,
+            live: 0,
+            closing: None,
+        }),
+    });
+    let (sender, started) = mpsc::sync_channel(1);
+    let of_thread = Arc::clone(&shared);
+    let run = move || {
+        let universe = mpi::initialize_with_threading(Threading::Funneled);
+        let Some((universe, _)) = universe else {
+            let _ = sender.send(Err(MpiError::AlreadyInitialized));
+            return;
+        };
+        let world = universe.world();
+        let (rank, ranks) = (world.rank() as usize, world.size() as usize);
+        let link = Link::new(world.duplicate());
+        let _ = sender.send(Ok((rank, ranks)));
+        Progress::new(rank, ranks, link, &of_thread).run();
+        // Dropping the universe ends MPI.
+    };
+    let failed = |reason: String| MpiError::Thread { reason };
+    let spawned = thread::Builder::new().name("stovepipe-mpi".to_owned()).spawn(run);
+    let handle = spawned.map_err(|error| failed(error.to_string()))?;
+    let thread = handle.thread().clone();
+    let (rank, ranks) = started.recv().map_err(|error| failed(error.to_string()))??;
+    Ok(Running { rank, ranks, shared, thread, handle })
+}
+
+/// The desk of an endpoint, made by whoever needs it first: this process's endpoint or another's message.
+pub(crate) fn desk_of(
+    desks: &mut HashMap<u32, Desk>,
+    channel: u32,
+    me: usize,
+    ranks: usize,
+) -> &mut Desk {
+    desks.entry(channel).or_insert_with(|| Desk::new(channel, me, ranks))
+}
+
+struct Progress<'a> {
+    rank: usize,
+    ranks: usize,
+    link: Link,
+    shared: &'a Shared,
+    sending: Vec<UnderWay>,
+    /// By sender, so that frames are delivered in the order in which they were sent.
+    receiving: Vec<VecDeque<UnderWay>>,
+    /// Processes that said they are done.
+    byes: Vec<bool>,
+    beat: Instant,
+    heard: Instant,
+}
+
+impl<'a> Progress<'a> {
+    fn new(rank: usize, ranks: usize, link: Link, shared: &'a Shared) -> Self {
+        Self {
+            rank,
+            ranks,
+            link,
+            shared,
+            sending: Vec::new(),
+            receiving: (0..ranks).map(|_| VecDeque::new()).collect(),
+            byes: vec![false; ranks],
+            beat: Instant::now(),
+            heard: Instant::now(),
+        }
+    }
+
+    fn run(mut self) {
+        let mut backoff = Backoff::new();
+        let mut closing: Option<Instant> = None;
+        loop {
+            let (outbox, awaited, close) = {
+                let mut state = self.shared.lock();
+                let awaited = state.desks.values().any(Desk::is_waiting);
+                (std::mem::take(&mut state.outbox), awaited, state.closing)
+            };
+            let mut moved = !outbox.is_empty();
+            for (to, frame) in outbox {
+                self.sending.push(self.link.send(to, frame));
+            }
+            moved |= self.accept();
+            moved |= self.deliver();
+            moved |= self.finish_sends();
+            self.watch();
+            if let Some(panicked) = close {
+                let since = *closing.get_or_insert_with(|| {
+                    self.say_to_all(Head::Bye);
+                    Instant::now()
+                });
+                self.byes[self.rank] = true;
+                if self.sending.is_empty() && self.byes.iter().all(|bye| *bye) {
+                    return;
+                }
+                if panicked && since.elapsed() > GRACE {
+                    self.give_up("it panicked");
+                }
+            }
+            if moved {
+                backoff.reset();
+            } else {
+                let receives = self.receiving.iter().any(|queue| !queue.is_empty());
+                let outlook = match (receives || !self.sending.is_empty(), awaited) {
+                    (true, _) => Outlook::UnderWay,
+                    (false, true) => Outlook::Awaited,
+                    (false, false) => Outlook::Quiet,
+                };
+                backoff.rest(outlook);
+            }
+        }
+    }
+
+    /// Begins to receive what has been announced.
+    fn accept(&mut self) -> bool {
+        let mut any = false;
+        while let Some(announced) = self.link.probe() {
+            let buffer = self.shared.lock().pool.take(announced.bytes());
+            let receiving = self.link.receive(announced, buffer);
+            self.receiving[receiving.peer()].push_back(receiving);
+            any = true;
+        }
+        any
+    }
+
+    /// Sorts in what has been received.
+    fn deliver(&mut self) -> bool {
+        let mut arrived = Vec::new();
+        for (from, queue) in self.receiving.iter_mut().enumerate() {
+            while queue.front_mut().is_some_and(UnderWay::is_done) {
+                arrived.extend(queue.pop_front().map(|done| (from, done.into_buffer())));
+            }
+        }
+        let any = !arrived.is_empty();
+        for (from, frame) in arrived {
+            if from == self.before() {
+                self.heard = Instant::now();
+            }
+            match frame::read(&frame).map(|(address, _)| address) {
+                None => self.give_up(&format!("rank {from} sent something that can't be read")),
+                Some(Address { head: Head::Bye, .. }) => self.byes[from] = true,
+                Some(Address { head: Head::Beat, .. }) => self.shared.lock().pool.put(frame),
+                Some(Address { channel, head }) => {
+                    let mut after = After::default();
+                    let mut state = self.shared.lock();
+                    state.deliver(from, (self.rank, self.ranks), channel, head, frame, &mut after);
+                    drop(state);
+                    after.wake();
+                }
+            }
+        }
+        any
+    }
+
+    fn finish_sends(&mut self) -> bool {
+        let mut done = Vec::new();
+        let mut index = 0;
+        while index < self.sending.len() {
+            match self.sending[index].is_done() {
+                true => done.push(self.sending.swap_remove(index).into_buffer()),
+                false => index += 1,
+            }
+        }
+        let any = !done.is_empty();
+        if any {
+            let mut state = self.shared.lock();
+            done.into_iter().for_each(|buffer| state.pool.put(buffer));
+        }
+        any
+    }
+
+    /// The process that this one watches. Each watches one and is watched by one.
+    fn before(&self) -> usize {
+        (self.rank + self.ranks - 1) % self.ranks
+    }
+
+    /// Tells the next process that this one is alive, and looks whether the one before is.
+    fn watch(&mut self) {
+        if self.ranks == 1 {
+            return;
+        }
+        let after = (self.rank + 1) % self.ranks;
+        if self.beat.elapsed() > BEAT && !self.byes[self.rank] {
+            self.beat = Instant::now();
+            let beat = whole(Address { channel: 0, head: Head::Beat }, &[]);
+            self.sending.push(self.link.send(after, beat));
+        }
+        if self.heard.elapsed() > SILENCE && !self.byes[self.before()] {
+            self.give_up(&format!(
+                "rank {} has been silent for {} seconds: it was stopped or killed, or its \
+                 connection broke",
+                self.before(),
+                SILENCE.as_secs()
+            ));
+        }
+    }
+
+    fn say_to_all(&mut self, head: Head) {
+        for peer in (0..self.ranks).filter(|peer| *peer != self.rank) {
+            let frame = whole(Address { channel: 0, head }, &[]);
+            self.sending.push(self.link.send(peer, frame));
+        }
+    }
+
+    fn give_up(&self, reason: &str) -> ! {
+        eprintln!("stovepipe: rank {} ends the job: {reason}", self.rank);
+        self.link.abort(FAILED)
+    }
+}
+
+impl State {
+    /// Sorts a frame in, at a desk that this process may not have opened yet.
+    fn deliver(
+        &mut self,
+        from: usize,
+        (me, ranks): (usize, usize),
+        channel: u32,
+        head: Head,
+        frame: Vec<u8>,
+        after: &mut After,
+    ) {
+        // That of an endpoint that is gone is wanted by nobody.
+        if channel < self.next_channel && !self.desks.contains_key(&channel) {
+            return self.pool.put(frame);
+        }
+        let desk = desk_of(&mut self.desks, channel, me, ranks);
+        desk.deliver(from, head, frame, &mut self.pool, after);
+        if desk.is_done() {
+            self.desks.remove(&channel);
+        }
+        self.outbox.extend(after.send.drain(..));
+    }
+}

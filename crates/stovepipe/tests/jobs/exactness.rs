@@ -1,0 +1,155 @@
+//! Over processes, loss, gradients, parameters and predictions are the same bits as in one process.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stovepipe::Mpi;
+use stovepipe::burn::tensor::TensorData;
+use stovepipe::checkpoint::{
+    Always, Budget, CheckpointPolicy, EveryLayers, ExceptLast, LayerActivations, Never, Selective,
+    SqrtLayers,
+};
+use stovepipe::schedule::{Drain, GPipe, Interleaved1F1B, OneFOneB, Schedule};
+
+use crate::model::{Toy, batch, builder, model};
+
+type MakeSchedule = fn() -> Box<dyn Schedule>;
+type MakePolicy = fn() -> Box<dyn CheckpointPolicy>;
+
+const SCHEDULES: [MakeSchedule; 4] = [
+    || Box::new(GPipe::default()),
+    || Box::new(GPipe::new(Drain::Forward)),
+    || Box::new(OneFOneB),
+    || Box::new(Interleaved1F1B),
+];
+
+const POLICIES: [MakePolicy; 7] = [
+    || Box::new(Never),
+    || Box::new(Always),
+    || Box::new(ExceptLast),
+    || Box::new(EveryLayers::new(2)),
+    || Box::new(SqrtLayers),
+    || Box::new(Selective::new([1, 4, 6])),
+    || {
+        let layer =
+            LayerActivations { bytes: 100, input: 10, recompute: 1.0, ..Default::default() };
+        Box::new(Budget::new(700, vec![layer; 11]))
+    },
+];
+
+/// Everything that a pipeline says and becomes.
+#[derive(PartialEq, Default)]
+struct Course {
+    numbers: Vec<u64>,
+    predictions: Vec<u8>,
+    gradients: Vec<BTreeMap<String, Vec<u8>>>,
+    /// Of this process.
+    parameters: BTreeMap<String, Vec<u8>>,
+    /// Of the parameters of all processes.
+    names: BTreeSet<String>,
+}
+
+pub(crate) fn run(_: &[String]) -> Result<(), String> {
+    let world = || Mpi::world().map_err(|error| error.to_string());
+    // Keeps MPI going from one pipeline to the next.
+    let first = world()?;
+    let (rank, ranks) = (first.rank(), first.ranks());
+    for schedule in SCHEDULES {
+        for policy in POLICIES {
+            let what = format!("{} {}, rank {rank}", schedule().name(), policy().name());
+            let stages = ranks * schedule().default_chunks();
+            let configured = || {
+                let builder = builder(model(|x, _| x)).stages(stages);
+                builder.schedule(schedule()).checkpoint(policy())
+            };
+            let fail = |error: &dyn std::fmt::Display| format!("{what}: {error}");
+            let alone = configured().build().map_err(|e| fail(&e))?;
+            let alone = course(alone).map_err(|e| fail(&e))?;
+            let spread = configured().transport(world()?).build().map_err(|e| fail(&e))?;
+            let spread = course(spread).map_err(|e| fail(&e))?;
+            compare(alone, spread).map_err(|e| fail(&e))?;
+        }
+    }
+    Ok(())
+}
+
+fn course(mut pipeline: Toy) -> Result<Course, Box<dyn std::error::Error>> {
+    let mut course = Course::default();
+    let of = |tensors: BTreeMap<String, TensorData>| -> BTreeMap<String, Vec<u8>> {
+        tensors.into_iter().map(|(name, data)| (name, data.as_bytes().to_vec())).collect()
+    };
+    for step in 0..3 {
+        let (x, y) = batch(7, step);
+        let gradients = pipeline.gradients(x.clone(), y.clone())?;
+        course.gradients.push(of(gradients.gradients));
+        if step == 1 {
+            let (x, y) = batch(3, 9);
+            course.numbers.push(pipeline.accumulate(x, y)?.loss.to_bits());
+        }
+        let done = pipeline.step(x.clone(), y.clone())?;
+        let evaluation = pipeline.evaluate(x.clone(), y)?;
+        let numbers = [
+            gradients.loss,
+            done.loss,
+            done.weight,
+            done.gradient_norm.unwrap_or(f64::NAN),
+            done.metrics["accuracy"],
+            evaluation.loss,
+            evaluation.metrics["accuracy"],
+        ];
+        course.numbers.extend(numbers.map(f64::to_bits));
+        course.predictions.extend(pipeline.predict(x)?.into_data().as_bytes());
+        timeline(&mut pipeline, &done.timeline)?;
+    }
+    let parameters = of(pipeline.parameters()?);
+    // Together, the processes have every parameter once.
+    let names = parameters.keys().map(|name| format!("{name}\n")).collect::<String>();
+    let all = pipeline.gather(names.into_bytes())?;
+    let all = all.concat();
+    let names: Vec<&str> = std::str::from_utf8(&all)?.lines().collect();
+    let distinct: BTreeSet<&str> = names.iter().copied().collect();
+    if names.len() != distinct.len() {
+        return Err("a parameter is on two ranks".into());
+    }
+    course.names = distinct.into_iter().map(str::to_owned).collect();
+    course.parameters = parameters;
+    Ok(course)
+}
+
+/// Put together, a timeline has the actions of all ranks.
+fn timeline(
+    pipeline: &mut Toy,
+    own: &stovepipe::schedule::Timeline,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let whole = pipeline.gather_timeline(own)?;
+    let program = pipeline.program(7)?;
+    for rank in 0..whole.ranks() {
+        let found: Vec<_> = whole.spans(rank).iter().map(|span| span.action).collect();
+        if found != program.row(rank) || whole.update(rank).is_none() {
+            return Err(format!("rank {rank} has the spans {found:?}").into());
+        }
+    }
+    Ok(())
+}
+
+fn compare(alone: Course, spread: Course) -> Result<(), String> {
+    let Course { numbers, predictions, gradients, parameters, names } = spread;
+    for (what, same) in [
+        ("losses, norms or metrics", numbers == alone.numbers),
+        ("predictions", predictions == alone.predictions),
+        ("parameters", names == alone.names),
+    ] {
+        if !same {
+            return Err(format!("other {what} than in one process"));
+        }
+    }
+    let parts = gradients.iter().zip(&alone.gradients).chain([(&parameters, &alone.parameters)]);
+    for (own, all) in parts {
+        if let Some((name, _)) = own.iter().find(|(name, bytes)| all.get(*name) != Some(*bytes)) {
+            return Err(format!("other bits than in one process in {name}"));
+        }
+        if own.is_empty() || own.len() == all.len() {
+            return Err("this process should have a part of the parameters".to_owned());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! Pipelines of which each rank is built and driven apart, as in processes, over in-process channels: the
+//! same bits as in one piece, and refused where ranks were set up differently.
+
+mod common;
+
+use std::thread;
+
+use common::{Setup, Tokens, Toy, batch, bits, build, model};
+use stovepipe::burn::optim::AdamConfig;
+use stovepipe::burn::tensor::Tensor;
+use stovepipe::prelude::*;
+use stovepipe::transport::InProcess;
+use stovepipe::{BuildError, Builder, Packet};
+
+fn builder(stages: usize) -> Builder<Tokens, Tensor<3>, Tokens> {
+    Pipeline::builder(model())
+        .backend(Flex::new())
+        .stages(stages)
+        .micro_batches(3)
+        .schedule(OneFOneB)
+        .checkpoint(ExceptLast)
+        .layer_costs(LayerCosts::Uniform)
+        .optimizer(AdamConfig::new().init())
+        .learning_rate(1e-2)
+        .loss(CrossEntropy)
+        .seed(7)
+}
+
+/// Runs each rank on a thread of its own.
+fn on_ranks<R: Send + 'static>(
+    ranks: usize,
+    act: impl Fn(usize, InProcess<Packet>) -> R + Clone + Send + 'static,
+) -> Vec<R> {
+    let endpoints = InProcess::group(ranks).into_iter().enumerate();
+    let threads: Vec<_> = endpoints
+        .map(|(rank, endpoint)| {
+            let act = act.clone();
+            thread::spawn(move || act(rank, endpoint))
+        })
+        .collect();
+    threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+}
+
+fn course(mut pipeline: Toy) -> (Vec<u64>, Vec<u8>, common::Bits) {
+    let mut numbers = Vec::new();
+    for step in 0..2 {
+        let (x, y) = batch(7, step);
+        let done = pipeline.step(x.clone(), y.clone()).expect("a step");
+        numbers.extend([done.loss, pipeline.evaluate(x, y).expect("evaluates").loss]);
+    }
+    let predicted = pipeline.predict(batch(5, 9).0).expect("predicts").into_data();
+    let parameters = bits(&pipeline.parameters().expect("parameters"));
+    (numbers.into_iter().map(f64::to_bits).collect(), predicted.as_bytes().to_vec(), parameters)
+}
+
+#[test]
+fn ranks_built_apart_compute_the_same_bits() {
+    let (numbers, predicted, parameters) = course(builder(3).build().expect("a pipeline"));
+    let ranks = on_ranks(3, |_, endpoint| {
+        course(builder(3).transport(endpoint).build().expect("a pipeline"))
+    });
+    let mut all = common::Bits::new();
+    for (own_numbers, own_predicted, own) in ranks {
+        assert_eq!(own_numbers, numbers);
+        assert!(own_predicted == predicted);
+        assert!(!own.is_empty());
+        for (name, bytes) in own {
+            assert!(all.insert(name, bytes).is_none(), "a parameter is on two ranks");
+        }
+    }
+    assert!(all == parameters);
+}
+
+#[test]
+fn timelines_and_contributions_are_put_together() {
+    let ranks = on_ranks(2, |rank, endpoint| {
+        let mut pipeline = builder(2).transport(endpoint).build().expect("a pipeline");
+        assert_eq!(pipeline.process(), rank);
+        let (x, y) = batch(6, 0);
+        let own = pipeline.step(x, y).expect("a step").timeline;
+        assert!(own.spans(1 - rank).is_empty() && !own.spans(rank).is_empty());
+        let whole = pipeline.gather_timeline(&own).expect("a timeline");
+        assert_eq!(whole.spans(rank), own.spans(rank));
+        let program = pipeline.program(6).expect("a program");
+        for rank in 0..2 {
+            assert!(
+                whole.spans(rank).iter().map(|span| span.action).eq(program.row(rank).to_vec())
+            );
+            assert!(whole.update(rank).is_some());
+        }
+        pipeline.gather(vec![rank as u8]).expect("contributions")
+    });
+    assert_eq!(ranks, [[[0], [1]], [[0], [1]]]);
+
+    // In one piece there is nothing to put together.
+    let mut alone = build(Setup { stages: 2, ..Setup::default() });
+    let (x, y) = batch(6, 0);
+    let own = alone.step(x, y).expect("a step").timeline;
+    assert_eq!(alone.gather_timeline(&own).expect("a timeline"), own);
+    assert_eq!(alone.gather(vec![7]).expect("its own"), [[7]]);
+}
+
+/// What rank 2 of three says when it is set up otherwise, and that all say the same.
+fn refusal(
+    other: fn(Builder<Tokens, Tensor<3>, Tokens>) -> Builder<Tokens, Tensor<3>, Tokens>,
+    samples: usize,
+) -> String {
+    let said = on_ranks(3, move |rank, endpoint| {
+        let builder = builder(3).transport(endpoint);
+        let builder = if rank == 2 { other(builder) } else { builder };
+        let mut pipeline = builder.build().expect("a pipeline");
+        let (x, y) = batch(if rank == 2 { samples } else { 7 }, 0);
+        let error = pipeline.step(x, y).expect_err("refused").to_string();
+        // Nothing has happened, so all can go on, if they agree.
+        pipeline.gather(Vec::new()).expect("they agree on that");
+        error
+    });
+    assert!(said.iter().all(|one| *one == said[0]), "{said:?}");
+    said[0].clone()
+}
+
+#[test]
+fn ranks_that_were_set_up_differently_refuse_before_anything_runs() {
+    for (other, samples, expected) in [
+        (as_it_is as fn(_) -> _, 8, "rank 2 differs from the others in the batch"),
+        (|b: Builder<_, _, _>| b.seed(8), 7, "in the seed: 8 instead of 7"),
+        (
+            |b: Builder<_, _, _>| b.micro_batches(2),
+            7,
+            "the number of micro-batches: 2 instead of 3",
+        ),
+        (|b: Builder<_, _, _>| b.schedule(GPipe::default()), 7, "in the plan"),
+        (|b: Builder<_, _, _>| b.checkpoint(Never), 7, "in what is recomputed"),
+        (|b: Builder<_, _, _>| b.learning_rate(0.5), 7, "the call: step at learning rate 0.5"),
+        (|b: Builder<_, _, _>| b.partitioner(Explicit::new(cut())), 7, "the cut into stages"),
+    ] {
+        let said = refusal(other, samples);
+        assert!(said.contains(expected), "{said}, not {expected}");
+    }
+}
+
+fn as_it_is(builder: Builder<Tokens, Tensor<3>, Tokens>) -> Builder<Tokens, Tensor<3>, Tokens> {
+    builder
+}
+
+#[test]
+fn there_is_one_process_for_each_rank() {
+    let endpoint = InProcess::<Packet>::group(2).swap_remove(0);
+    let error = builder(3).transport(endpoint).build().err().expect("refused");
+    assert!(matches!(error, BuildError::Processes { processes: 2, ranks: 3 }), "{error}");
+}
+
+fn cut() -> stovepipe::partition::Partition {
+    "5,1,1".parse().expect("a partition")
+}
