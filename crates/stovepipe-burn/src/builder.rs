@@ -349,13 +349,11 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
 
         let devices = backend.devices()?;
         if devices.is_empty() {
-            return Err(BuildError::Backend(crate::BackendError {
-                backend: backend.name().to_owned(),
-                reason: "it lists no devices".to_owned(),
-            }));
+            let nothing = crate::BackendError::failed(backend.name(), "it lists no devices");
+            return Err(BuildError::Backend(nothing));
         }
         if devices.len() < shape.ranks {
-            tracing::debug!(devices = devices.len(), ranks = shape.ranks, "ranks share devices");
+            tracing::info!(devices = devices.len(), ranks = shape.ranks, "ranks share devices");
         }
         // Never used unless the pipeline trains.
         let optimizer = self.optimizer.unwrap_or_else(|| SgdConfig::new().init());
@@ -386,7 +384,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
                 rank,
                 layers: blueprints.iter().map(|b| b.name.to_string()).collect(),
                 parameters: sizes[range.clone()].iter().map(|size| size.parameters).sum(),
-                device: format!("{device:?}"),
+                device: backend.device_name(&device),
             });
             let mut cells: Vec<_> =
                 blueprints.iter().map(|blueprint| (blueprint.make)(&context)).collect();

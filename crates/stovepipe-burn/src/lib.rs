@@ -14,6 +14,7 @@ mod batch_norm;
 mod boundary;
 mod builder;
 mod cell;
+pub mod conformance;
 mod context;
 mod error;
 mod gradients;
@@ -33,7 +34,7 @@ mod split;
 mod stage;
 mod ties;
 
-pub use backend::{Backend, BackendError};
+pub use backend::{Backend, BackendError, Mixed};
 pub use batch_norm::BatchNorm;
 pub use boundary::{Boundary, BoundaryError};
 pub use builder::{Builder, LayerCosts};

@@ -63,8 +63,9 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
                 side.insert(name.clone(), piece);
             }
         }
-        let mut values: Vec<Vec<Box<dyn Part>>> =
-            inputs.into_iter().map(|packet| packet.settle(&device).into_values()).collect();
+        let received = inputs.into_iter().map(|packet| backend.receive(packet, &device));
+        let received = received.map(|packet| packet.map(Packet::into_values));
+        let mut values = received.collect::<Result<Values, _>>().map_err(BuildError::from)?;
 
         let optimizer = self.optimizer.clone().unwrap_or_else(|| SgdConfig::new().init());
         let mut rates = self.rates.clone().unwrap_or_else(|| ModuleLrScheduler::new(1e-3));
@@ -97,7 +98,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
             layers.extend(measured);
             (values, skipped) = (end.inputs, end.skipped);
         }
-        let name = format!("{} {:?}", bench.backend.name(), bench.device);
+        let name = format!("{} {}", bench.backend.name(), bench.backend.device_name(&bench.device));
         Ok(Profile::new(name, layers)?)
     }
 }
@@ -139,6 +140,7 @@ impl Bench<'_> {
             MakeContext { seed: self.seed, device: &self.device, optimizer: &self.optimizer };
         let subject = || Subject {
             cells: blueprints.iter().map(|blueprint| (blueprint.make)(&context)).collect(),
+            backend: Arc::clone(&self.backend),
             device: self.device.clone(),
             is_first: start.is_first,
             inputs: start.inputs.iter().map(|parts| copied(parts)).collect(),
@@ -239,6 +241,7 @@ impl Drop for Others {
 /// Neighbouring layers under measurement.
 struct Subject {
     cells: Vec<Box<dyn Cell>>,
+    backend: Arc<dyn Backend>,
     device: Device,
     is_first: bool,
     /// Of the first of them.
@@ -371,7 +374,7 @@ impl Subject {
                     cell.stage_update(rate, Averaging::mean(1.0))?;
                 }
                 cell.commit(rate, Averaging::mean(1.0))?;
-                sync(&self.device)?;
+                self.backend.synchronize(&self.device)?;
                 seconds.push(start.elapsed().as_secs_f64());
                 cell.abandon();
             }
@@ -401,7 +404,7 @@ impl Subject {
                 gradients = loss.backward();
             }
             let done = cell.backward(tape, gradients, stashed)?;
-            sync(&self.device)?;
+            self.backend.synchronize(&self.device)?;
             backward.push(start.elapsed().as_secs_f64());
             gradients = done.inputs;
             popped.extend(done.popped);
@@ -426,10 +429,10 @@ impl Subject {
             let (outputs, tape) = self.forward(layer, index, values, phase, &mut done.skipped)?;
             values = copied(&outputs);
             if let Some((loss, targets)) = self.loss.as_ref().filter(|_| layer + 1 == layers) {
-                let target = targets[index].clone().settle(&self.device);
+                let target = self.backend.receive(targets[index].clone(), &self.device)?;
                 done.loss = Some(LossTape::record(&**loss, copied(&outputs), target)?.0);
             }
-            sync(&self.device)?;
+            self.backend.synchronize(&self.device)?;
             done.seconds.push(start.elapsed().as_secs_f64());
             done.tapes.push(tape);
             done.outputs.push(outputs);
@@ -447,13 +450,13 @@ impl Subject {
                 Some(before) => copied(&outputs[before]),
                 None => copied(&self.inputs[index]),
             };
-            sync(&self.device)?;
+            self.backend.synchronize(&self.device)?;
             let input_bytes = bytes(&inputs);
             let before = live_bytes();
             let (outputs, tape) = self.forward(layer, index, inputs, Phase::Train, &mut skipped)?;
             // The next layer's input isn't this one's to count.
             drop(outputs);
-            sync(&self.device)?;
+            self.backend.synchronize(&self.device)?;
             let grown = live_bytes().saturating_sub(before);
             drop(tape);
             kept.push(grown.saturating_add(input_bytes));
@@ -472,7 +475,10 @@ impl Subject {
         let cell = &mut self.cells[layer];
         let name = cell.name().to_owned();
         let samples = 0..self.sizes[index];
-        let side = Side { packets: Some(&self.side[index]), device: Some(&self.device) };
+        let side = Side {
+            packets: Some(&self.side[index]),
+            receiver: Some((&*self.backend, &self.device)),
+        };
         let mut context = Context::new(phase, Place::default(), samples, &name).with_side(side);
         let mode = Forward::Taped { input_gradient: !(self.is_first && layer == 0) };
         for skip in cell.pops() {
@@ -486,15 +492,6 @@ impl Subject {
         })?;
         Ok((outputs, tape))
     }
-}
-
-fn sync(device: &Device) -> Result<(), StageError> {
-    device.sync().map_err(|error| {
-        StageError::Backend(crate::BackendError {
-            backend: format!("{device:?}"),
-            reason: error.to_string(),
-        })
-    })
 }
 
 fn bytes(parts: &[Box<dyn Part>]) -> u64 {
