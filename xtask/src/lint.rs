@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, bail};
 
+use crate::backend::TOGETHER;
+use crate::setup::Setup;
 use crate::shell::cargo;
 use crate::tidy;
 
 /// The crates of the workspace that each crate may depend on. Dependencies point down: nothing lower
 /// knows anything higher, and only what is on top of `stovepipe-burn` knows Burn.
-const MAY_KNOW: [(&str, &[&str]); 10] = [
+const MAY_KNOW: [(&str, &[&str]); 13] = [
     ("stovepipe-schedule", &[]),
     ("stovepipe-partition", &[]),
     ("stovepipe-transport", &[]),
@@ -26,7 +28,10 @@ const MAY_KNOW: [(&str, &[&str]); 10] = [
             "stovepipe-tune",
         ],
     ),
+    ("stovepipe-cuda", &["stovepipe-burn"]),
     ("stovepipe-flex", &["stovepipe-burn"]),
+    ("stovepipe-tch", &["stovepipe-burn"]),
+    ("stovepipe-wgpu", &["stovepipe-burn"]),
     ("stovepipe-tune", &["stovepipe-checkpoint", "stovepipe-partition", "stovepipe-schedule"]),
     (
         "stovepipe-cli",
@@ -58,12 +63,27 @@ const WITHOUT_BURN: [&str; 7] = [
     "stovepipe-cli",
 ];
 
-pub(crate) fn run() -> Result<()> {
+/// Checks what needs only Rust, or `all` crates and features.
+pub(crate) fn run(all: bool) -> Result<()> {
     cargo(["fmt", "--all", "--check"]).run()?;
     tidy::check()?;
     dependencies()?;
-    cargo(["clippy", "--release", "--all-targets", "--", "--deny", "warnings"]).run()?;
-    cargo(["doc", "--release", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings").run()
+    let everything = ["--workspace", "--features", &format!("{TOGETHER},stovepipe/cuda")];
+    let checked: &[&str] = if all {
+        Setup::Tch.run()?;
+        &everything
+    } else {
+        eprintln!("the crates of wgpu, tch and cuda are NOT CHECKED: `--all` does that too");
+        &[]
+    };
+    // As on docs.rs, CUDA's compiler then needs no LLVM: nothing is linked here.
+    let clippy = cargo(["clippy", "--release", "--all-targets"]).args(checked);
+    let clippy = clippy.args(["--", "--deny", "warnings"]);
+    let doc = cargo(["doc", "--release", "--no-deps"]).args(checked);
+    for run in [clippy, doc.env("RUSTDOCFLAGS", "--deny warnings")] {
+        if all { run.env("DOCS_RS", "1") } else { run }.run()?;
+    }
+    Ok(())
 }
 
 /// Checks the direction of dependencies with `cargo tree`.

@@ -13,15 +13,14 @@
 //! use stovepipe_burn::conformance;
 //!
 //! let findings = conformance::run_all(MyBackend).expect("MyBackend keeps the contract");
-//! for finding in findings {
-//!     println!("{finding}");
-//! }
+//! conformance::tell(&findings);
 //! ```
 //!
 //! A backend that can be asked for a device which isn't there also calls [`missing_device`].
 
 use std::any::Any;
 use std::fmt;
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -31,6 +30,8 @@ use crate::{Backend, BackendError};
 mod devices;
 mod model;
 mod reference;
+#[cfg(test)]
+mod tests;
 mod training;
 mod values;
 
@@ -118,7 +119,8 @@ pub fn checks() -> Vec<Check> {
     ]
 }
 
-/// Runs every check on a backend.
+/// Runs every check on a backend. A layer of the models panics on purpose: that panic's message on the error
+/// stream is part of the check.
 ///
 /// # Errors
 ///
@@ -163,6 +165,24 @@ pub fn run_all_within(
         }
     }
     if broken.is_empty() { Ok(findings) } else { Err(broken.join("; ")) }
+}
+
+/// Says on the error stream what was found, past the test harness, which would swallow it: what wasn't checked
+/// must be seen.
+pub fn tell(findings: &[Finding]) {
+    for finding in findings {
+        say(&finding.to_string());
+    }
+}
+
+/// Says so that a backend wasn't checked at all, and why.
+pub fn tell_unchecked(backend: &str, why: &dyn fmt::Display) {
+    say(&format!("{backend}: NOT CHECKED: {why}"));
+}
+
+fn say(line: &str) {
+    // Where there is no error stream nobody is told.
+    writeln!(std::io::stderr(), "{line}").ok();
 }
 
 /// Checks that a backend which was asked for a device that isn't there says so, and what to do.

@@ -38,6 +38,7 @@ pub use backend::{Backend, BackendError, Mixed};
 pub use batch_norm::BatchNorm;
 pub use boundary::{Boundary, BoundaryError};
 pub use builder::{Builder, LayerCosts};
+pub use burn;
 pub use context::{Context, Phase};
 pub use error::{BuildError, ProfileError, StageError, TrainError};
 pub use gradients::Clipping;

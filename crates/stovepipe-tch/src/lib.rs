@@ -131,21 +131,3 @@ impl Host for Threads {
         worker();
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_rank_has_its_own_number_of_threads() {
-        let count = |threads| {
-            let host = Tch::new().threads(threads).host(0).expect("a thread");
-            let (sender, seen) = std::sync::mpsc::channel();
-            let run =
-                || host.run(Box::new(move || sender.send(tch::get_num_threads()).expect("sent")));
-            std::thread::scope(|scope| scope.spawn(run).join().expect("no panic"));
-            seen.recv().expect("the worker ran")
-        };
-        assert_eq!([count(3), count(1), count(0)], [3, 1, 1]);
-    }
-}

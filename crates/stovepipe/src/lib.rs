@@ -44,7 +44,6 @@
 mod backends;
 
 pub use backends::{BACKENDS, UnknownBackend, backend_named};
-pub use burn;
 pub use stovepipe_burn::*;
 pub use stovepipe_checkpoint as checkpoint;
 #[cfg(feature = "cuda")]

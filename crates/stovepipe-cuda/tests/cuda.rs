@@ -9,9 +9,9 @@ fn cuda_keeps_the_contract_where_there_are_devices() {
     match Cuda::new().devices() {
         Ok(_) => {
             let findings = conformance::run_all(Cuda::new()).expect("CUDA keeps it");
-            findings.iter().for_each(|finding| println!("{finding}"));
+            conformance::tell(&findings);
         }
-        Err(error) => println!("cuda: NOT CHECKED: {error}"),
+        Err(error) => conformance::tell_unchecked("cuda", &error),
     }
 }
 
@@ -25,7 +25,7 @@ fn a_device_that_is_not_there_is_an_error() {
 #[test]
 fn without_a_driver_the_error_says_what_was_looked_for() {
     let Err(BackendError::NoDevice { found, advice, .. }) = Cuda::new().devices() else {
-        println!("cuda: the error without a driver is NOT CHECKED: there are devices");
+        conformance::tell_unchecked("cuda", &"an error without a driver, where there are devices");
         return;
     };
     assert!(found.is_empty(), "{found:?}");

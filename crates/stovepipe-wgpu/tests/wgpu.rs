@@ -7,7 +7,7 @@ use stovepipe_wgpu::Wgpu;
 #[test]
 fn wgpu_keeps_the_contract() {
     let findings = conformance::run_all(Wgpu::new()).expect("wgpu keeps it");
-    findings.iter().for_each(|finding| println!("{finding}"));
+    conformance::tell(&findings);
 }
 
 #[test]

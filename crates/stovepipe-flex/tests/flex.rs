@@ -7,6 +7,6 @@ use stovepipe_flex::Flex;
 fn flex_keeps_the_contract() {
     for threads in [1, 2] {
         let findings = conformance::run_all(Flex::new().threads(threads)).expect("Flex keeps it");
-        findings.iter().for_each(|finding| println!("{finding}"));
+        conformance::tell(&findings);
     }
 }
