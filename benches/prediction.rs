@@ -10,8 +10,8 @@ use stovepipe::Profiling;
 use stovepipe::prelude::*;
 use stovepipe::schedule::Shape;
 use stovepipe::tune::{Cluster, Configuration, LayerProfile, Measurement, Profile, Time, Tuner};
-use stovepipe_benches::report::{Destination, Machine};
-use stovepipe_benches::{Model, seconds, timelines};
+use stovepipe_benches::report::Destination;
+use stovepipe_benches::{Machine, Model, On, steps};
 
 /// Compares training steps on two stages with what the tuner predicts from a profile of the layers.
 ///
@@ -31,6 +31,8 @@ struct Arguments {
     #[arg(long, default_value_t = 9)]
     runs: usize,
     #[command(flatten)]
+    on: On,
+    #[command(flatten)]
     model: Model,
     #[command(flatten)]
     destination: Destination,
@@ -39,7 +41,6 @@ struct Arguments {
 /// The whole report.
 #[derive(Serialize)]
 struct Report {
-    backend: &'static str,
     machine: Machine,
     model: Model,
     /// How many rows are predicted within a tenth.
@@ -71,8 +72,7 @@ fn main() -> Result<()> {
         rows.iter().filter(|row| (row.predicted / row.measured.median - 1.0).abs() <= 0.1).count();
     println!("{within} of {} are predicted within 10%", rows.len());
     let report = Report {
-        backend: "flex",
-        machine: Machine::this()?,
+        machine: arguments.on.machine()?,
         model: arguments.model,
         within_a_tenth: within,
         rows,
@@ -94,8 +94,8 @@ fn rows_of(arguments: &Arguments, name: &'static str, model: Model) -> Result<Ve
             Tuner::new(profile, &cluster).batch(model.batch).predict(&configuration, &cut)
         };
         let choice = predict(&before)?;
-        let mut pipeline = model.builder().tune(&choice).build()?;
-        let measured = seconds(&timelines(&mut pipeline, model, arguments.steps)?);
+        let mut pipeline = model.builder(arguments.on.backend()?).tune(&choice).build()?;
+        let measured = steps(&mut pipeline, model, arguments.steps)?.time();
         drop(pipeline);
         let after = measure()?;
         let mean = |a: f64, b: f64| f64::midpoint(a, b);
@@ -118,7 +118,7 @@ fn profile(arguments: &Arguments, model: Model, sizes: &[usize]) -> Result<Profi
         .together(model.layers.div_ceil(RANKS))
         .busy_ranks(RANKS - 1);
     let (x, y) = model.batch();
-    Ok(model.builder().profile(&profiling, x, y)?)
+    Ok(model.builder(arguments.on.backend()?).profile(&profiling, x, y)?)
 }
 
 /// What a profile of these sizes would be if every sample cost what it does in the whole batch.

@@ -9,8 +9,8 @@ use serde::Serialize;
 use stovepipe::prelude::*;
 use stovepipe::schedule::{ComputeKind, CostModel, Stage, Timeline, simulate};
 use stovepipe::tune::Time;
-use stovepipe_benches::report::{Destination, Machine};
-use stovepipe_benches::{Model, seconds, timelines};
+use stovepipe_benches::report::Destination;
+use stovepipe_benches::{Machine, Model, On, Steps, steps};
 
 /// Measures training steps with and without recomputation on two stages, one thread each.
 ///
@@ -28,6 +28,8 @@ struct Arguments {
     #[arg(long, default_value_t = 7)]
     steps: usize,
     #[command(flatten)]
+    on: On,
+    #[command(flatten)]
     model: Model,
     #[command(flatten)]
     destination: Destination,
@@ -36,7 +38,6 @@ struct Arguments {
 /// The whole report.
 #[derive(Serialize)]
 struct Report {
-    backend: &'static str,
     machine: Machine,
     model: Model,
     stages: usize,
@@ -77,8 +78,7 @@ fn main() -> Result<()> {
     }
     print(&rows);
     let report = Report {
-        backend: "flex",
-        machine: Machine::this()?,
+        machine: arguments.on.machine()?,
         model: arguments.model,
         stages: arguments.stages,
         rows,
@@ -95,12 +95,13 @@ fn measure(
 ) -> Result<Row> {
     let Arguments { model, stages, steps, .. } = *arguments;
     let (name, policy_name) = (schedule.name().to_owned(), policy.name().to_owned());
-    let builder = model.builder().stages(stages).micro_batches(micro_batches);
+    let builder =
+        model.builder(arguments.on.backend()?).stages(stages).micro_batches(micro_batches);
     let mut pipeline = builder.schedule(schedule).checkpoint(policy).build()?;
-    let timelines = timelines(&mut pipeline, model, steps)?;
+    let Steps { timelines, seconds } = stovepipe_benches::steps(&mut pipeline, model, steps)?;
     let program = pipeline.program(model.batch)?;
     let simulated = simulate(&program, &CostModel::measured(&timelines, &program))?.makespan();
-    let measured = seconds(&timelines);
+    let measured = Time::of(seconds);
     let of_stage = |timeline: &Timeline, stage| -> f64 {
         timeline.durations(Stage::new(stage), ComputeKind::Recompute).sum()
     };

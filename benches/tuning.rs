@@ -8,8 +8,8 @@ use indicatif::{ProgressBar, ProgressIterator};
 use serde::Serialize;
 use stovepipe::Profiling;
 use stovepipe::tune::{Choice, Cluster, Time, Tuner};
-use stovepipe_benches::report::{Destination, Machine};
-use stovepipe_benches::{Model, Running, seconds, timelines};
+use stovepipe_benches::report::Destination;
+use stovepipe_benches::{Machine, Model, On, Running, steps};
 
 /// Runs every configuration that the tuner weighs, and compares its choice with the fastest.
 ///
@@ -27,6 +27,8 @@ struct Arguments {
     #[arg(long, default_value_t = 8)]
     rounds: usize,
     #[command(flatten)]
+    on: On,
+    #[command(flatten)]
     model: Model,
     #[command(flatten)]
     destination: Destination,
@@ -35,7 +37,6 @@ struct Arguments {
 /// The whole report; times in seconds.
 #[derive(Serialize)]
 struct Report {
-    backend: &'static str,
     machine: Machine,
     model: Model,
     /// The tuner's choice, measured again.
@@ -63,15 +64,15 @@ fn main() -> Result<()> {
     let profiling = Profiling::new(sizes)
         .together(model.layers.div_ceil(arguments.ranks))
         .busy_ranks(arguments.ranks - 1);
-    let profile = model.builder().profile(&profiling, x, y)?;
+    let profile = model.builder(arguments.on.backend()?).profile(&profiling, x, y)?;
     let cluster = Cluster::new(arguments.ranks);
     let tuned = Tuner::new(&profile, &cluster).batch(model.batch).tune()?;
 
     let bar = ProgressBar::new(tuned.choices.len() as u64);
     let mut rows = Vec::new();
     for choice in tuned.choices.iter().progress_with(bar) {
-        let mut pipeline = pipeline(model, choice)?;
-        let measured = seconds(&timelines(&mut pipeline, model, arguments.steps)?);
+        let mut pipeline = pipeline(&arguments, choice)?;
+        let measured = steps(&mut pipeline, model, arguments.steps)?.time();
         rows.push(Row { choice: choice.clone(), measured });
     }
     let fastest = rows.iter().min_by(|a, b| a.measured.median.total_cmp(&b.measured.median));
@@ -89,26 +90,27 @@ fn main() -> Result<()> {
         100.0 * behind,
         100.0 * spread
     );
-    let report =
-        Report { backend: "flex", machine: Machine::this()?, model, chosen, fastest, rows };
+    let report = Report { machine: arguments.on.machine()?, model, chosen, fastest, rows };
     arguments.destination.write("tuning", &report)
 }
 
-fn pipeline(model: Model, choice: &Choice) -> Result<Running> {
-    Ok(model.builder().tune(choice).build()?)
+fn pipeline(arguments: &Arguments, choice: &Choice) -> Result<Running> {
+    let builder = arguments.model.builder(arguments.on.backend()?);
+    Ok(builder.tune(choice).build()?)
 }
 
 /// Measures both again, in turn.
 fn again(arguments: &Arguments, chosen: &Row, fastest: &Row) -> Result<(Row, Row)> {
-    let mut steps = [Vec::new(), Vec::new()];
+    let mut taken = [Vec::new(), Vec::new()];
     for _ in 0..arguments.rounds {
-        for (steps, row) in steps.iter_mut().zip([chosen, fastest]) {
-            let mut pipeline = pipeline(arguments.model, &row.choice)?;
-            steps.extend(timelines(&mut pipeline, arguments.model, arguments.steps)?);
+        for (taken, row) in taken.iter_mut().zip([chosen, fastest]) {
+            let mut pipeline = pipeline(arguments, &row.choice)?;
+            taken.extend(steps(&mut pipeline, arguments.model, arguments.steps)?.seconds);
         }
     }
-    let of = |row: &Row, steps| Row { choice: row.choice.clone(), measured: seconds(steps) };
-    Ok((of(chosen, &steps[0]), of(fastest, &steps[1])))
+    let [of_chosen, of_fastest] = taken;
+    let of = |row: &Row, seconds| Row { choice: row.choice.clone(), measured: Time::of(seconds) };
+    Ok((of(chosen, of_chosen), of(fastest, of_fastest)))
 }
 
 fn print(rows: &[Row], chosen: &Row, fastest: &Row) {

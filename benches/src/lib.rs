@@ -1,8 +1,10 @@
-//! What the benchmarks share: the model, the measuring of its steps, and the report.
+//! What the benchmarks share: the backend, the model, the measuring of its steps, and the report.
 
+mod on;
 pub mod report;
 mod steps;
 mod transformer;
 
-pub use steps::{Running, seconds, timelines};
+pub use on::{Machine, On};
+pub use steps::{Running, Steps, steps};
 pub use transformer::Model;

@@ -1,35 +1,10 @@
-//! Where the figures go, and what they were measured on.
+//! Where the figures go.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
-
-/// What the figures were measured on.
-#[derive(Serialize)]
-pub struct Machine {
-    processors: usize,
-    system: &'static str,
-    architecture: &'static str,
-    version: &'static str,
-}
-
-impl Machine {
-    /// This one.
-    ///
-    /// # Errors
-    ///
-    /// If the system doesn't say how many processors there are.
-    pub fn this() -> Result<Self> {
-        Ok(Self {
-            processors: std::thread::available_parallelism()?.get(),
-            system: std::env::consts::OS,
-            architecture: std::env::consts::ARCH,
-            version: env!("CARGO_PKG_VERSION"),
-        })
-    }
-}
 
 /// Where a benchmark's report goes.
 #[derive(Args)]

@@ -1,5 +1,7 @@
 //! Training steps, measured.
 
+use std::time::Instant;
+
 use anyhow::Result;
 use stovepipe::burn::tensor::Tensor;
 use stovepipe::prelude::*;
@@ -11,26 +13,47 @@ use crate::Model;
 /// A pipeline of the [`Model`].
 pub type Running = Pipeline<Tensor<3>, Tensor<3>, Tensor<3>>;
 
-/// The timelines of `steps` training steps, after two that warm up.
+/// Measured training steps.
+#[derive(Default)]
+pub struct Steps {
+    /// When every action ran. On devices that queue work, when it was queued.
+    pub timelines: Vec<Timeline>,
+    /// How long each step took until all devices were done, in seconds.
+    pub seconds: Vec<f64>,
+}
+
+impl Steps {
+    /// Adds others of the same kind.
+    pub fn extend(&mut self, more: Self) {
+        self.timelines.extend(more.timelines);
+        self.seconds.extend(more.seconds);
+    }
+
+    /// How long a step takes, in seconds.
+    #[must_use]
+    pub fn time(&self) -> Time {
+        Time::of(self.seconds.clone())
+    }
+}
+
+/// Runs `count` training steps, after two that warm up.
 ///
 /// # Errors
 ///
 /// If a step fails.
-pub fn timelines(pipeline: &mut Running, model: Model, steps: usize) -> Result<Vec<Timeline>> {
+pub fn steps(pipeline: &mut Running, model: Model, count: usize) -> Result<Steps> {
     const WARM_UP: usize = 2;
     let (x, y) = model.batch();
-    let mut timelines = Vec::new();
-    for step in 0..WARM_UP + steps {
+    let mut steps = Steps::default();
+    for step in 0..WARM_UP + count {
+        pipeline.synchronize()?;
+        let start = Instant::now();
         let done = pipeline.step(x.clone(), y.clone())?;
+        pipeline.synchronize()?;
         if step >= WARM_UP {
-            timelines.push(done.timeline);
+            steps.seconds.push(start.elapsed().as_secs_f64());
+            steps.timelines.push(done.timeline);
         }
     }
-    Ok(timelines)
-}
-
-/// How long steps took, in seconds.
-#[must_use]
-pub fn seconds(timelines: &[Timeline]) -> Time {
-    Time::of(timelines.iter().map(Timeline::makespan).collect())
+    Ok(steps)
 }

@@ -36,9 +36,12 @@ pub struct Model {
 }
 
 impl Model {
-    /// A pipeline of it on the processor with one thread for each rank, all else at its defaults.
+    /// A pipeline of it on a backend, all else at its defaults.
     #[must_use]
-    pub fn builder(self) -> Builder<Tensor<3>, Tensor<3>, Tensor<3>> {
+    pub fn builder(
+        self,
+        backend: impl Backend + 'static,
+    ) -> Builder<Tensor<3>, Tensor<3>, Tensor<3>> {
         let Self { dim, heads, layers, uneven, .. } = self;
         let mut model = Sequential::<Tensor<3>>::new();
         for layer in 0..layers {
@@ -48,7 +51,7 @@ impl Model {
             model = model.push(format!("blocks.{layer}"), block);
         }
         Pipeline::builder(model)
-            .backend(Flex::new())
+            .backend(backend)
             .optimizer(SgdConfig::new().init())
             .learning_rate(1e-3)
             .loss(MeanSquaredError)

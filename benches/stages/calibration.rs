@@ -3,22 +3,23 @@
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use stovepipe_benches::Model;
+use stovepipe_benches::{Model, On};
 
 /// The work that two independent one-stage processes get done at once, divided by that of one alone.
-pub(crate) fn two_against_one(model: &Model, steps: usize) -> Result<f64> {
-    let alone = finish(start(model, steps)?)?;
-    let pair = [start(model, steps)?, start(model, steps)?];
+pub(crate) fn two_against_one(on: &On, model: &Model, steps: usize) -> Result<f64> {
+    let alone = finish(start(on, model, steps)?)?;
+    let pair = [start(on, model, steps)?, start(on, model, steps)?];
     let together = pair.into_iter().map(finish).collect::<Result<Vec<_>>>()?;
     Ok(together.into_iter().map(|step| alone / step).sum())
 }
 
-fn start(model: &Model, steps: usize) -> Result<Child> {
+fn start(on: &On, model: &Model, steps: usize) -> Result<Child> {
     let program = std::env::current_exe()?;
     let arguments = model.arguments();
     Command::new(program)
         .arg("--calibrate")
-        .args(["--steps", &steps.to_string()])
+        .args(["--steps", &steps.to_string(), "--backend", &on.name])
+        .args(["--threads", &on.threads.to_string()])
         .args(arguments)
         .stdout(Stdio::piped())
         .spawn()

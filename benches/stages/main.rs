@@ -1,7 +1,12 @@
 //! One stage against two, for several numbers of micro-batches, next to what the simulator predicts
-//! from the measured stage times. Run it with `cargo xtask bench --backend flex`.
+//! from the measured stage times, and next to PyTorch's where it is there. Run it with
+//! `cargo xtask bench stages --backend flex`.
 
 mod calibration;
+mod torch;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Parser;
@@ -9,13 +14,15 @@ use comfy_table::Table;
 use serde::Serialize;
 use stovepipe::prelude::*;
 use stovepipe::schedule::{CostModel, simulate};
-use stovepipe_benches::report::{Destination, Machine};
-use stovepipe_benches::{Model, seconds, timelines};
+use stovepipe::tune::Time;
+use stovepipe_benches::report::Destination;
+use stovepipe_benches::{Machine, Model, On, Steps, steps};
 
 /// Measures training steps of a Transformer with one and with two stages, one thread each.
 ///
 /// The table compares equal numbers of micro-batches. The report opens with a calibration: how much
-/// two independent processes get done at once, compared with one, on this machine.
+/// two independent processes get done at once, compared with one, on this machine. Everything is measured in
+/// several rounds, so that a change in the machine's speed meets all alike.
 #[derive(Parser)]
 struct Arguments {
     /// Numbers of micro-batches.
@@ -24,9 +31,17 @@ struct Arguments {
     /// Stages compared with one.
     #[arg(long, default_value_t = 2)]
     stages: usize,
-    /// Counted steps of each configuration; two more warm it up.
-    #[arg(long, default_value_t = 7)]
+    /// Rounds.
+    #[arg(long, default_value_t = 2)]
+    rounds: usize,
+    /// Counted steps of each configuration in a round; two more warm it up.
+    #[arg(long, default_value_t = 4)]
     steps: usize,
+    /// A Python that has PyTorch, to train the same model with.
+    #[arg(long, value_name = "PYTHON")]
+    torch: Option<PathBuf>,
+    #[command(flatten)]
+    on: On,
     #[command(flatten)]
     model: Model,
     #[command(flatten)]
@@ -39,7 +54,6 @@ struct Arguments {
 /// The whole report.
 #[derive(Serialize)]
 struct Report {
-    backend: &'static str,
     machine: Machine,
     model: Model,
     stages: usize,
@@ -47,6 +61,7 @@ struct Report {
     /// Work that two independent processes get done at once, divided by that of one alone; 2 at best.
     two_processes_against_one: f64,
     rows: Vec<Row>,
+    against_torch: Option<AgainstTorch>,
 }
 
 /// One number of micro-batches; times in seconds, medians over the steps.
@@ -58,78 +73,151 @@ struct Row {
     simulated: f64,
     simulated_to_measured: f64,
     speedup: f64,
+    /// PyTorch's medians by schedule.
+    torch: BTreeMap<&'static str, f64>,
+}
+
+/// Our time divided by PyTorch's, each at its best number of micro-batches, and PyTorch at its best
+/// schedule.
+#[derive(Serialize)]
+struct AgainstTorch {
+    one_stage: f64,
+    split: f64,
+}
+
+/// What was measured of one number of micro-batches.
+#[derive(Default)]
+struct Measured {
+    one_stage: Steps,
+    split: Steps,
+    torch: BTreeMap<&'static str, Vec<f64>>,
 }
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
+    let Arguments { on, model, .. } = &arguments;
     if arguments.calibrate {
-        let (step, _) = measure(&arguments, 1, 8)?;
-        println!("{step}");
+        let measured = measure(&arguments, 1, 8)?;
+        println!("{}", measured.time().median);
         return Ok(());
     }
     let two_processes_against_one =
-        calibration::two_against_one(&arguments.model, arguments.steps)?;
+        calibration::two_against_one(on, model, arguments.rounds * arguments.steps)?;
     println!(
         "two independent processes at once do {two_processes_against_one:.2} times the work of one\n"
     );
 
-    let mut rows = Vec::new();
-    for &micro_batches in &arguments.micro_batches {
-        let (one_stage, _) = measure(&arguments, 1, micro_batches)?;
-        let (split, simulated) = measure(&arguments, arguments.stages, micro_batches)?;
-        rows.push(Row {
-            micro_batches,
-            one_stage,
-            split,
-            simulated,
-            simulated_to_measured: simulated / split,
-            speedup: one_stage / split,
-        });
-        eprintln!("M = {micro_batches}: {one_stage:.3} s, {split:.3} s");
+    let mut measured: BTreeMap<usize, Measured> = BTreeMap::new();
+    for round in 1..=arguments.rounds {
+        for &micro_batches in &arguments.micro_batches {
+            let of = measured.entry(micro_batches).or_default();
+            of.one_stage.extend(measure(&arguments, 1, micro_batches)?);
+            of.split.extend(measure(&arguments, arguments.stages, micro_batches)?);
+        }
+        if let Some(python) = &arguments.torch {
+            let counts: Vec<usize> = measured.keys().copied().collect();
+            for schedule in torch::SCHEDULES {
+                let (stages, steps) = (arguments.stages, arguments.steps);
+                let taken = torch::measure(python, schedule, stages, &counts, steps, (on, model))?;
+                for (micro_batches, seconds) in taken {
+                    let of = measured.entry(micro_batches).or_default();
+                    of.torch.entry(schedule).or_default().extend(seconds);
+                }
+            }
+        }
+        eprintln!("round {round} of {}", arguments.rounds);
     }
+    let rows = measured
+        .into_iter()
+        .map(|(micro_batches, measured)| row(&arguments, micro_batches, measured))
+        .collect::<Result<Vec<_>>>()?;
     print(&rows, arguments.stages);
+    let against_torch = compare(&rows);
+    if let Some(AgainstTorch { one_stage, split }) = &against_torch {
+        println!(
+            "each at its best: one stage takes {one_stage:.2} times PyTorch's, {} stages {split:.2} times",
+            arguments.stages
+        );
+    }
     let report = Report {
-        backend: "flex",
-        machine: Machine::this()?,
-        model: arguments.model,
+        machine: on.machine()?,
+        model: *model,
         stages: arguments.stages,
-        steps: arguments.steps,
+        steps: arguments.rounds * arguments.steps,
         two_processes_against_one,
         rows,
+        against_torch,
     };
     arguments.destination.write("stages", &report)
 }
 
-/// The median step, and the step as simulated from the median stage times, in seconds.
-fn measure(arguments: &Arguments, stages: usize, micro_batches: usize) -> Result<(f64, f64)> {
-    let Arguments { model, steps, .. } = *arguments;
-    let builder = model.builder().stages(stages).micro_batches(micro_batches).schedule(OneFOneB);
-    let mut pipeline = builder.build()?;
-    let timelines = timelines(&mut pipeline, model, steps)?;
-    let program = pipeline.program(model.batch)?;
-    let simulated = simulate(&program, &CostModel::measured(&timelines, &program))?.makespan();
-    Ok((seconds(&timelines).median, simulated))
+fn pipeline(
+    arguments: &Arguments,
+    stages: usize,
+    micro_batches: usize,
+) -> Result<stovepipe_benches::Running> {
+    let builder = arguments.model.builder(arguments.on.backend()?);
+    Ok(builder.stages(stages).micro_batches(micro_batches).schedule(OneFOneB).build()?)
+}
+
+fn measure(arguments: &Arguments, stages: usize, micro_batches: usize) -> Result<Steps> {
+    let mut pipeline = pipeline(arguments, stages, micro_batches)?;
+    steps(&mut pipeline, arguments.model, arguments.steps)
+}
+
+/// Medians, and the step as simulated from the median stage times.
+fn row(arguments: &Arguments, micro_batches: usize, measured: Measured) -> Result<Row> {
+    let program =
+        pipeline(arguments, arguments.stages, micro_batches)?.program(arguments.model.batch)?;
+    let costs = CostModel::measured(&measured.split.timelines, &program);
+    let simulated = simulate(&program, &costs)?.makespan();
+    let (one_stage, split) = (measured.one_stage.time().median, measured.split.time().median);
+    let torch = measured.torch.into_iter();
+    Ok(Row {
+        micro_batches,
+        one_stage,
+        split,
+        simulated,
+        simulated_to_measured: simulated / split,
+        speedup: one_stage / split,
+        torch: torch.map(|(schedule, seconds)| (schedule, Time::of(seconds).median)).collect(),
+    })
+}
+
+fn compare(rows: &[Row]) -> Option<AgainstTorch> {
+    let best = |times: &dyn Fn(&Row) -> Option<f64>| rows.iter().filter_map(times).reduce(f64::min);
+    let one_stage = best(&|row| Some(row.one_stage))?;
+    let split = best(&|row| Some(row.split))?;
+    let torch = |single| {
+        best(&|row| {
+            let of = row.torch.iter().filter(|(schedule, _)| (**schedule == "single") == single);
+            of.map(|(_, seconds)| *seconds).reduce(f64::min)
+        })
+    };
+    Some(AgainstTorch { one_stage: one_stage / torch(true)?, split: split / torch(false)? })
 }
 
 fn print(rows: &[Row], stages: usize) {
+    let schedules = || rows.iter().take(1).flat_map(|row| row.torch.keys());
     let mut table = Table::new();
-    table.set_header([
-        "micro-batches".to_owned(),
-        "1 stage".to_owned(),
-        format!("{stages} stages"),
-        "simulated".to_owned(),
-        "simulated / measured".to_owned(),
-        "speedup".to_owned(),
-    ]);
+    let header = ["micro-batches".to_owned(), "1 stage".to_owned(), format!("{stages} stages")];
+    let header = header
+        .into_iter()
+        .chain(["simulated", "simulated / measured", "speedup"].into_iter().map(str::to_owned));
+    let of_torch = schedules().map(|schedule| format!("PyTorch, {schedule}"));
+    table.set_header(header.chain(of_torch));
+    let seconds = |seconds: f64| format!("{seconds:.3} s");
     for row in rows {
-        table.add_row([
+        let cells = [
             row.micro_batches.to_string(),
-            format!("{:.3} s", row.one_stage),
-            format!("{:.3} s", row.split),
-            format!("{:.3} s", row.simulated),
+            seconds(row.one_stage),
+            seconds(row.split),
+            seconds(row.simulated),
             format!("{:.2}", row.simulated_to_measured),
             format!("{:.2}", row.speedup),
-        ]);
+        ];
+        let of_torch = row.torch.values().map(|time| seconds(*time));
+        table.add_row(cells.into_iter().chain(of_torch));
     }
     println!("{table}");
 }

@@ -7,8 +7,9 @@ use clap::{Parser, ValueEnum};
 use stovepipe::partition::Partition;
 use stovepipe::prelude::*;
 use stovepipe::schedule::schedule_named;
+use stovepipe::{BACKENDS, backend_named};
 
-/// Trains a character-level Transformer language model, split over pipeline stages on the processor.
+/// Trains a character-level Transformer language model, split over pipeline stages.
 ///
 /// By default the text is this workspace's own sources and documents, and two stages train for a
 /// minute or two. Writes the loss curve, the timeline of a step, its trace and a report to a folder.
@@ -74,9 +75,13 @@ pub(crate) struct Arguments {
     /// Seed of the parameters, the batches and the sample.
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
-    /// Threads for each rank.
+    /// Where the stages run: the name of a backend that was compiled in, or several with commas between
+    /// them, one for each rank in turn.
+    #[arg(long, value_name = "NAME", default_value = BACKENDS[0])]
+    backend: String,
+    /// Threads for each rank on the processor.
     #[arg(long, default_value_t = 1)]
-    pub(crate) threads: usize,
+    threads: usize,
     /// Folder for loss.svg, timeline.svg, trace.json and report.json.
     #[arg(long, value_name = "DIR", default_value = "target/char-lm")]
     pub(crate) out: PathBuf,
@@ -105,6 +110,10 @@ enum PolicyName {
 }
 
 impl Arguments {
+    pub(crate) fn backend(&self) -> Result<Box<dyn Backend>> {
+        Ok(backend_named(&self.backend, self.threads)?)
+    }
+
     pub(crate) fn schedule(&self) -> Result<Box<dyn Schedule>> {
         Ok(schedule_named(&self.schedule)?)
     }

@@ -107,7 +107,7 @@ fn main() -> Result<()> {
 fn configure(arguments: &Arguments, corpus: &Corpus) -> Result<Builder> {
     let model = model::language_model(corpus.vocabulary(), arguments);
     let builder = Pipeline::builder(model)
-        .backend(Flex::new().threads(arguments.threads))
+        .backend(arguments.backend()?)
         .stages(arguments.stages)
         .micro_batches(arguments.micro_batches)
         .schedule(arguments.schedule()?)
@@ -142,9 +142,10 @@ fn describe(pipeline: &LanguageModel, corpus: &Corpus) {
     );
     for stage in pipeline.stages() {
         println!(
-            "stage {} on rank {}: {} ({} parameters)",
+            "stage {} on rank {}, {}: {} ({} parameters)",
             stage.stage,
             stage.rank,
+            stage.device,
             stage.layers.join(", "),
             stage.parameters
         );

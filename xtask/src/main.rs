@@ -1,13 +1,16 @@
 //! Developer commands: `cargo xtask setup`, `test`, `lint`, `bench`, `ci`. What they check stands in their own
 //! modules; what users need is in the library and the examples.
 
+mod backend;
 mod lint;
 mod setup;
 mod shell;
 mod tidy;
 
 use anyhow::Result;
+use backend::Backend;
 use clap::{Parser, Subcommand, ValueEnum};
+use setup::Setup;
 use shell::cargo;
 
 /// Developer commands of stovepipe.
@@ -20,26 +23,33 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Installs what some crates need beyond a Rust toolchain, or says how to.
-    Setup {
-        /// For what.
-        #[arg(value_enum)]
-        what: setup::Setup,
-    },
-    /// Runs all tests, documentation examples and downstream crates included.
+    /// Runs all tests, documentation examples and downstream crates included; of backends but Flex and of
+    /// transports those of the backend or transport.
     Test {
+        /// The backend to test.
+        #[arg(long, value_enum, default_value_t = Backend::Flex)]
+        backend: Backend,
         /// Runs the tests of this transport instead, which start `mpirun` themselves.
-        #[arg(long, value_enum)]
+        #[arg(long, value_enum, conflicts_with = "backend")]
         transport: Option<Transport>,
+        /// Tests everything on every backend and transport, after installing what that needs.
+        #[arg(long, conflicts_with_all = ["backend", "transport"])]
+        all: bool,
         /// Further arguments for the test programs, such as part of a test's name.
         #[arg(last = true)]
         filter: Vec<String>,
     },
     /// Checks format, clippy, documentation, dependency direction and the head of every file.
     Lint {
-        /// Checks clippy and documentation with this transport instead.
-        #[arg(long, value_enum)]
-        transport: Option<Transport>,
+        /// Checks the crates and features of backends and transports too, after setting up what that needs.
+        #[arg(long)]
+        all: bool,
+    },
+    /// Installs what a backend or a transport needs on Debian or Ubuntu, or says how to.
+    Setup {
+        /// What for.
+        #[arg(value_enum)]
+        what: Setup,
     },
     /// Measures training on a backend, prints a table and writes JSON.
     Bench {
@@ -56,7 +66,7 @@ enum Command {
         #[arg(last = true)]
         arguments: Vec<String>,
     },
-    /// Everything that continuous integration runs: lint, then test.
+    /// Everything that continuous integration runs: lint, then test, both with all backends.
     Ci,
 }
 
@@ -93,13 +103,6 @@ impl Benchmark {
     }
 }
 
-/// The backends that benchmarks can run on.
-#[derive(Clone, Copy, ValueEnum)]
-enum Backend {
-    /// Burn's Flex backend on the processor.
-    Flex,
-}
-
 /// The transports between processes.
 #[derive(Clone, Copy, ValueEnum)]
 enum Transport {
@@ -124,31 +127,66 @@ impl Transport {
 
 fn main() -> Result<()> {
     match Arguments::parse().command {
-        Command::Setup { what } => setup::run(what),
-        Command::Test { transport: None, filter } => test(&filter),
-        Command::Test { transport: Some(transport), filter } => {
-            cargo(["test", "--release", "--package", transport.package()]).run()?;
-            let jobs = cargo(["test", "--release", "--features", transport.feature()]);
-            jobs.args(["--test", "jobs", "--"]).args(filter).run()
+        Command::Test { all: true, filter, .. } => test_all(&filter),
+        Command::Test { transport: Some(transport), filter, .. } => {
+            test_transport(transport, &filter)
         }
-        Command::Lint { transport: None } => lint::run(),
-        Command::Lint { transport: Some(transport) } => {
-            lint::compiled(&["--package", transport.package()])?;
-            lint::compiled(&["--features", transport.feature()])
+        Command::Test { backend, filter, .. } => test(backend, &filter),
+        Command::Lint { all } => lint::run(all),
+        Command::Setup { what } => what.run(),
+        Command::Bench { benchmark, backend: Some(backend), arguments, .. } => {
+            bench(benchmark, backend, &arguments)
         }
-        Command::Bench { benchmark, backend: _, transport, arguments } => {
+        Command::Bench { benchmark, transport, arguments, .. } => {
             let features = transport.into_iter().flat_map(|t| ["--features", t.feature()]);
             let bench = cargo(["bench", "--bench", benchmark.target()]).args(features);
             bench.args(["--"]).args(arguments).run()
         }
         Command::Ci => {
-            lint::run()?;
-            test(&[])
+            lint::run(true)?;
+            test_all(&[])
         }
     }
 }
 
 /// In the release profile, whose build of Burn the examples and benchmarks share.
-fn test(filter: &[String]) -> Result<()> {
-    cargo(["test", "--release", "--"]).args(filter).run()
+fn test(backend: Backend, filter: &[String]) -> Result<()> {
+    backend.require()?;
+    if matches!(backend, Backend::Wgpu | Backend::Tch) {
+        // Tests that are named don't build the programs that they start.
+        cargo(["build", "--release", "--example", "char-lm"]).args(backend.built()).run()?;
+    }
+    cargo(["test", "--release"]).args(backend.tested()).args(["--"]).args(filter).run()
+}
+
+/// Everything, with whatever it needs installed first.
+fn test_all(filter: &[String]) -> Result<()> {
+    for what in Setup::value_variants() {
+        what.run()?;
+    }
+    // One build of Burn serves everything but CUDA's crate, which links LLVM.
+    let together = ["test", "--release", "--workspace", "--exclude", "stovepipe-cuda"];
+    let features = ["--features", backend::EVERYTHING, "--"];
+    cargo(together).args(features).args(filter).run()?;
+    test(Backend::Cuda, filter)
+}
+
+fn test_transport(transport: Transport, filter: &[String]) -> Result<()> {
+    cargo(["test", "--release", "--package", transport.package()]).run()?;
+    let jobs = cargo(["test", "--release", "--features", transport.feature()]);
+    jobs.args(["--test", "jobs", "--"]).args(filter).run()
+}
+
+fn bench(benchmark: Benchmark, backend: Backend, arguments: &[String]) -> Result<()> {
+    backend.require()?;
+    let bench = cargo(["bench", "--bench", benchmark.target()]).args(backend.built());
+    let bench = bench.args(["--", "--backend", backend.name()]).args(arguments);
+    if matches!((benchmark, backend), (Benchmark::Stages, Backend::Tch)) {
+        // PyTorch on the same model stands in the same report.
+        match setup::python() {
+            python if python.exists() => return bench.args(["--torch"]).args([python]).run(),
+            python => eprintln!("PyTorch is NOT MEASURED: there is no {}", python.display()),
+        }
+    }
+    bench.run()
 }

@@ -1,44 +1,211 @@
-//! `cargo xtask setup`: what some crates need beyond a Rust toolchain.
+//! `cargo xtask setup`: installs what a Debian or Ubuntu machine lacks, or says what to run where it may
+//! not. What is there is left alone.
 
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
+use crate::shell::{program, root};
+
+/// The version that `tch` binds to.
+const TORCH: &str = "2.9.0";
+
 /// What can be set up.
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Setup {
+    /// A Vulkan driver, if only Mesa's software renderer.
+    Wgpu,
+    /// LibTorch, from PyTorch's package in a virtual environment of its own.
+    Tch,
+    /// The LLVM that Burn's CUDA compiler is linked with.
+    Cuda,
     /// MPI and libclang, for `stovepipe-mpi`.
     Mpi,
 }
 
-pub(crate) fn run(what: Setup) -> Result<()> {
-    match what {
-        Setup::Mpi => debian_packages(&["libopenmpi-dev", "openmpi-bin", "libclang-dev"]),
+impl Setup {
+    /// Whether nothing is lacking.
+    pub(crate) fn is_ready(self) -> bool {
+        match self {
+            Self::Wgpu => {
+                ["/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d"].into_iter().any(|folder| {
+                    Path::new(folder).read_dir().is_ok_and(|mut drivers| drivers.next().is_some())
+                })
+            }
+            // Set by the file that `configure_torch` writes, or by somebody who has a LibTorch already.
+            Self::Tch => std::env::var_os("LIBTORCH")
+                .map_or_else(|| torch_config().is_file(), |torch| is_libtorch(Path::new(&torch))),
+            Self::Cuda => llvm().is_ok_and(|llvm| llvm.join(SENTINEL).exists()),
+            Self::Mpi => ["mpirun", "mpicc"]
+                .iter()
+                .all(|name| program(name).args(["--version"]).read().is_ok()),
+        }
+    }
+
+    /// Installs what is lacking.
+    pub(crate) fn run(self) -> Result<()> {
+        let name = self.to_possible_value().map(|value| value.get_name().to_owned());
+        let name = name.unwrap_or_default();
+        if self.is_ready() {
+            eprintln!("{name}: everything is there");
+            return Ok(());
+        }
+        match self {
+            Self::Wgpu => packages(&["mesa-vulkan-drivers", "libvulkan1"]),
+            Self::Tch => torch(),
+            Self::Cuda => cuda(),
+            Self::Mpi => packages(&["libopenmpi-dev", "openmpi-bin", "libclang-dev"]),
+        }?;
+        eprintln!("{name}: set up");
+        Ok(())
     }
 }
 
-/// Installs packages on Debian and Ubuntu, or says how to where it may not.
-fn debian_packages(packages: &[&str]) -> Result<()> {
-    let install = ["apt-get", "install", "--yes", "--no-install-recommends"];
-    let line = format!("{} {}", install.join(" "), packages.join(" "));
-    let advice = "elsewhere install Open MPI, its headers and libclang by your system's means";
-    let is_root = Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout == b"0\n");
-    let has_apt = Command::new("apt-get").arg("--version").output().is_ok();
-    if !has_apt || !is_root {
-        println!("as root, on Debian and Ubuntu:\n\n    apt-get update\n    {line}\n\n{advice}");
-        bail!("nothing was installed: {}", if has_apt { "this isn't root" } else { "no apt-get" });
+/// Installs Debian packages.
+fn packages(names: &[&str]) -> Result<()> {
+    if !Path::new("/usr/bin/apt-get").exists() {
+        bail!(
+            "this is no Debian or Ubuntu: install what its packages {} hold, then try again",
+            names.join(", ")
+        );
     }
-    for arguments in [&["apt-get", "update"][..], &[&install[..], packages].concat()] {
-        eprintln!("$ {}", arguments.join(" "));
-        let status = Command::new(arguments[0])
-            .args(&arguments[1..])
-            .env("DEBIAN_FRONTEND", "noninteractive")
-            .status()
-            .context("apt-get can't be started")?;
-        if !status.success() {
-            bail!("`{}` failed: {status}", arguments.join(" "));
-        }
+    let install = ["apt-get", "install", "-y", "-q", "-o", "DPkg::Lock::Timeout=600"];
+    let install: Vec<&str> = install.into_iter().chain(names.iter().copied()).collect();
+    as_root(&[&["apt-get", "update", "-q"], &install])
+}
+
+/// Runs commands as root, or prints them where that isn't allowed.
+fn as_root(commands: &[&[&str]]) -> Result<()> {
+    let says = |command: &str, arguments: &[&str]| {
+        let output = Command::new(command).args(arguments).stderr(Stdio::null()).output();
+        output.ok().filter(|output| output.status.success()).map(|output| output.stdout)
+    };
+    let is_root = says("id", &["-u"]).is_some_and(|id| id.trim_ascii() == b"0");
+    if !is_root && says("sudo", &["-n", "true"]).is_none() {
+        let shown: Vec<String> =
+            commands.iter().map(|command| format!("    sudo {}", command.join(" "))).collect();
+        bail!("this needs root's rights; run\n\n{}\n\nthen try again", shown.join("\n"));
+    }
+    for command in commands {
+        let (first, rest) = command.split_first().context("an empty command")?;
+        let run = if is_root { program(first) } else { program("sudo").args([first]) };
+        run.args(rest).env("DEBIAN_FRONTEND", "noninteractive").run()?;
     }
     Ok(())
+}
+
+/// Where Cargo puts what it builds.
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
+/// The virtual environment that PyTorch is in.
+fn environment() -> PathBuf {
+    target().join(format!("torch-{TORCH}"))
+}
+
+/// The interpreter that has PyTorch, which serves comparisons too.
+pub(crate) fn python() -> PathBuf {
+    environment().join("bin/python")
+}
+
+/// What `.cargo/config.toml` includes: where LibTorch is.
+fn torch_config() -> PathBuf {
+    root().join("target/libtorch.toml")
+}
+
+fn is_libtorch(folder: &Path) -> bool {
+    folder.join("lib/libtorch.so").exists() || folder.join("lib/libtorch.dylib").exists()
+}
+
+fn torch() -> Result<()> {
+    let python = python();
+    if !python.exists() {
+        let environment = environment();
+        let make = || program("python3").args(["-m", "venv"]).args([&environment]).run();
+        // Debian has a package of its own for that.
+        if make().is_err() {
+            packages(&["python3", "python3-venv"])?;
+            make()?;
+        }
+    }
+    let python = python.to_string_lossy().into_owned();
+    let torch = format!("torch=={TORCH}");
+    // NumPy only keeps PyTorch from complaining that it isn't there.
+    program(&python).args(["-m", "pip", "install", "--quiet", &torch, "numpy"]).run()?;
+    let find =
+        "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])";
+    let folder = PathBuf::from(program(&python).args(["-c", find]).read()?.trim());
+    if !is_libtorch(&folder) {
+        bail!("{} holds no LibTorch", folder.display());
+    }
+    configure_torch(&folder)
+}
+
+/// Tells Cargo where LibTorch is: for building by a variable, for running by where libraries are looked for.
+fn configure_torch(folder: &Path) -> Result<()> {
+    let folder = folder.display();
+    let config = torch_config();
+    let text = format!(
+        "[env]\nLIBTORCH = \"{folder}\"\n\n[target.'cfg(target_os = \"linux\")']\n\
+         runner = [\"env\", \"LD_LIBRARY_PATH={folder}/lib\"]\n\n[target.'cfg(target_os = \"macos\")']\n\
+         runner = [\"env\", \"DYLD_LIBRARY_PATH={folder}/lib\"]\n"
+    );
+    if let Some(parent) = config.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    std::fs::write(&config, text).with_context(|| format!("{} can't be written", config.display()))
+}
+
+/// Marks a folder as a complete LLVM for Burn's build.
+const SENTINEL: &str = ".tracel-llvm-installed";
+/// The version of Debian's LLVM that serves.
+const DEBIAN_LLVM: &str = "22";
+
+/// The version of LLVM that Burn's CUDA compiler asks for: that of the crate which fetches it.
+fn llvm_version() -> Result<String> {
+    let lock = std::fs::read_to_string(root().join("Cargo.lock"))?;
+    let package = lock.split("[[package]]").find(|p| p.contains("name = \"tracel-llvm-bundler\""));
+    let version = package.and_then(|p| p.split("version = \"").nth(1)?.split('"').next());
+    Ok(version.context("Cargo.lock has no tracel-llvm-bundler")?.to_owned())
+}
+
+/// Where Burn's build looks for LLVM.
+fn llvm() -> Result<PathBuf> {
+    let data = std::env::var_os("XDG_DATA_HOME").map(PathBuf::from);
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/share"));
+    let data = data.or_else(home).context("neither XDG_DATA_HOME nor HOME is set")?;
+    Ok(data.join("tracel").join(format!("tracel-llvm-{}", llvm_version()?)))
+}
+
+fn cuda() -> Result<()> {
+    let version = llvm_version()?;
+    let page = format!(
+        "https://github.com/tracel-ai/tracel-llvm/releases/download/v{version}/linux-x64.checksums.json"
+    );
+    let reached = program("curl")
+        .args(["--head", "--fail", "--silent", "--location", "--max-time", "20", &page])
+        .read();
+    if reached.is_ok() {
+        eprintln!("cuda: Burn's build fetches its own LLVM {version}");
+        return Ok(());
+    }
+    eprintln!("cuda: Burn's own LLVM can't be reached; the distribution's serves");
+    let llvm_dev = format!("llvm-{DEBIAN_LLVM}-dev");
+    let polly = format!("libpolly-{DEBIAN_LLVM}-dev");
+    packages(&[&llvm_dev, &polly, "libz3-dev", "zlib1g-dev", "libzstd-dev", "libxml2-dev"])?;
+    let home = format!("/usr/lib/llvm-{DEBIAN_LLVM}");
+    let z3 = format!("/usr/lib/{}-linux-gnu/libz3.so", std::env::consts::ARCH);
+    // Debian's llvm-config names this library so.
+    let linked_as = format!("{home}/lib/liblibz3.so");
+    let sentinel = format!("{home}/{SENTINEL}");
+    as_root(&[&["ln", "-sfn", &z3, &linked_as], &["touch", &sentinel]])?;
+    let folder = llvm()?;
+    if let Some(parent) = folder.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    let folder = folder.to_string_lossy().into_owned();
+    program("ln").args(["-sfn", &home, &folder]).run()
 }

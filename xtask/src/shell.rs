@@ -11,8 +11,14 @@ pub(crate) struct Run(Command);
 
 /// Cargo with these arguments, in the workspace.
 pub(crate) fn cargo<I: AsRef<OsStr>>(arguments: impl IntoIterator<Item = I>) -> Run {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(arguments).current_dir(root());
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    program(Path::new(&cargo)).args(arguments)
+}
+
+/// A program, in the workspace.
+pub(crate) fn program(name: impl AsRef<OsStr>) -> Run {
+    let mut command = Command::new(name);
+    command.current_dir(root());
     Run(command)
 }
 
@@ -57,7 +63,8 @@ impl Run {
     }
 
     fn shown(&self) -> String {
-        let arguments = self.0.get_args().map(|a| a.to_string_lossy().into_owned());
-        std::iter::once("cargo".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
+        let name = Path::new(self.0.get_program()).file_stem().unwrap_or(self.0.get_program());
+        let words = std::iter::once(name).chain(self.0.get_args());
+        words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
     }
 }

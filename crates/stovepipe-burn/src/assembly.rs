@@ -47,7 +47,7 @@ impl Assembly {
                 rank,
                 layers: self.layers[range.clone()].iter().map(|b| b.name.to_string()).collect(),
                 parameters: self.sizes[range].iter().map(|size| size.parameters).sum(),
-                device: format!("{:?}", self.device(rank)),
+                device: self.common.backend.device_name(self.device(rank)),
             }
         };
         Stage::first(self.partition.parts()).map(of).collect()

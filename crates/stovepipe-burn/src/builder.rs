@@ -441,10 +441,8 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
 
         let devices = backend.devices()?;
         if devices.is_empty() {
-            return Err(BuildError::Backend(crate::BackendError {
-                backend: backend.name().to_owned(),
-                reason: "it lists no devices".to_owned(),
-            }));
+            let nothing = crate::BackendError::failed(backend.name(), "it lists no devices");
+            return Err(BuildError::Backend(nothing));
         }
         if let Some(dtype) = self.compute_dtype {
             supports(&devices[..devices.len().min(shape.ranks)], dtype)?;
@@ -459,7 +457,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             }
         }
         if devices.len() < shape.ranks {
-            tracing::debug!(devices = devices.len(), ranks = shape.ranks, "ranks share devices");
+            tracing::info!(devices = devices.len(), ranks = shape.ranks, "ranks share devices");
         }
         // Never used unless the pipeline trains.
         let optimizer = self.optimizer.unwrap_or_else(|| SgdConfig::new().init());

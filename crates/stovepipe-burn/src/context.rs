@@ -1,16 +1,17 @@
 //! What a layer is told beside its input.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 
-use crate::Boundary;
 use crate::batch_norm::Observation;
 use crate::boundary::{from_parts, into_packet};
 use crate::part::Packet;
 use crate::precision;
 use crate::random::Draw;
+use crate::{Backend, Boundary};
 
 /// Why a layer's forward runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,11 +52,17 @@ pub struct Context<'a> {
 pub(crate) type Skipped = BTreeMap<String, Packet>;
 
 /// The side inputs of a micro-batch.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Side<'a> {
     pub(crate) packets: Option<&'a BTreeMap<String, Packet>>,
-    /// Where layers want them.
-    pub(crate) device: Option<&'a Device>,
+    /// Where layers want them, and who brings them there.
+    pub(crate) receiver: Option<(&'a dyn Backend, &'a Device)>,
+}
+
+impl fmt::Debug for Side<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.packets.fmt(f)
+    }
 }
 
 /// Where in the training a forward runs.
@@ -230,11 +237,13 @@ impl<'a> Context<'a> {
             );
         };
         let packet = packet.clone();
-        let settled = match self.side.device {
-            Some(device) => packet.settle(device),
-            None => packet,
+        let received = match self.side.receiver {
+            Some((backend, device)) => backend.receive(packet, device),
+            None => Ok(packet),
         };
-        let parts = settled.into_values().into_iter().map(|part| {
+        let received = received
+            .unwrap_or_else(|error| panic!("layer `{layer}`: the side input `{name}`: {error}"));
+        let parts = received.into_values().into_iter().map(|part| {
             let part = match self.compute {
                 Some(dtype) => part.cast(dtype),
                 None => part,

@@ -5,7 +5,9 @@ use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 
-use burn::tensor::{Bool, Device, FloatDType, Gradients, Int, Tensor};
+use burn::tensor::{
+    Bool, DType, Device, FloatDType, Gradients, Int, Tensor, TensorCreationOptions,
+};
 
 use crate::precision;
 use crate::wire::HostPart;
@@ -19,6 +21,8 @@ pub(crate) trait Part: Any + Send + Sync {
     /// Kind, rank and shape for messages, like `Tensor<3> [8, 64, 256]`.
     fn describe(&self) -> String;
     fn shape(&self) -> Vec<usize>;
+    /// Whether it is on this device; what isn't there is everywhere.
+    fn is_on(&self, device: &Device) -> bool;
     /// What its elements take on the device.
     fn bytes(&self) -> u64;
     /// The same values in memory of their own.
@@ -64,8 +68,25 @@ macro_rules! contiguous {
     }};
 }
 
+/// Whether two devices belong to one of Burn's backends and compute with the same types.
+fn speak_alike(one: &Device, other: &Device) -> bool {
+    let kind = |device: &Device| std::mem::discriminant(device.as_dispatch());
+    let (one, other) = (one.clone().inner(), other.clone().inner());
+    kind(&one) == kind(&other) && one.settings() == other.settings()
+}
+
+/// Floats keep their type wherever they go.
+fn same_type(device: &Device, dtype: DType) -> TensorCreationOptions {
+    (device, dtype).into()
+}
+
+/// Whole numbers and truth values take the type that the device computes with.
+fn own_type(device: &Device, _: DType) -> TensorCreationOptions {
+    device.into()
+}
+
 macro_rules! common {
-    ($name:literal) => {
+    ($name:literal, $options:ident) => {
         fn clone_box(&self) -> Box<dyn Part> {
             Box::new(self.clone())
         }
@@ -86,6 +107,10 @@ macro_rules! common {
             self.dims().to_vec()
         }
 
+        fn is_on(&self, device: &Device) -> bool {
+            self.device() == *device
+        }
+
         fn bytes(&self) -> u64 {
             (self.shape().num_elements() * self.dtype().size()) as u64
         }
@@ -93,11 +118,16 @@ macro_rules! common {
         fn settle(self: Box<Self>, device: Option<&Device>) -> Box<dyn Part> {
             let tensor = self.inner();
             let elsewhere = device.filter(|device| tensor.device() != **device);
-            let tensor = match elsewhere {
-                Some(device) => tensor.to_device(device),
-                None => tensor,
-            };
-            Box::new(contiguous!(tensor))
+            match elsewhere {
+                Some(device) if speak_alike(&tensor.device(), device) => {
+                    Box::new(contiguous!(tensor.to_device(device)))
+                }
+                Some(device) => {
+                    let dtype = tensor.dtype();
+                    Box::new(Self::from_data(tensor.into_data(), $options(device, dtype)))
+                }
+                None => Box::new(contiguous!(tensor)),
+            }
         }
 
         fn track(self: Box<Self>) -> Box<dyn Part> {
@@ -120,7 +150,7 @@ macro_rules! common {
 }
 
 impl<const D: usize> Part for Tensor<D> {
-    common!("");
+    common!("", same_type);
 
     fn into_host(self: Box<Self>) -> Option<HostPart> {
         Some(HostPart::float(self.into_data()))
@@ -162,7 +192,7 @@ impl<const D: usize> Part for Tensor<D> {
 macro_rules! untracked_part {
     ($kind:ty, $name:literal, $host:path, $duplicate:expr) => {
         impl<const D: usize> Part for Tensor<D, $kind> {
-            common!($name);
+            common!($name, own_type);
 
             fn into_host(self: Box<Self>) -> Option<HostPart> {
                 Some($host(self.into_data()))
@@ -224,6 +254,10 @@ impl Part for Absent {
 
     fn shape(&self) -> Vec<usize> {
         Vec::new()
+    }
+
+    fn is_on(&self, _: &Device) -> bool {
+        true
     }
 
     fn bytes(&self) -> u64 {
@@ -388,10 +422,18 @@ impl Packet {
         Self::of(self.parts.iter().flatten().map(|part| part.slice(range.clone())).collect())
     }
 
-    /// Every part off the tape, contiguous and on `device`.
-    pub(crate) fn settle(self, device: &Device) -> Self {
+    /// The same value on `device`, off the tape and contiguous. Between devices of different kinds it goes
+    /// through the host, and whole numbers and truth values take the types that `device` computes with.
+    #[must_use]
+    pub fn to_device(self, device: &Device) -> Self {
         let settle = |part: Option<Box<dyn Part>>| part.map(|part| part.settle(Some(device)));
         Self { parts: self.parts.into_iter().map(settle).collect(), sections: self.sections }
+    }
+
+    /// A part that isn't on this device.
+    pub(crate) fn strays(&self, device: &Device) -> Option<String> {
+        let part = self.parts.iter().flatten().find(|part| !part.is_on(device))?;
+        Some(part.describe())
     }
 
     /// Joins packets of the same types along the first axis.

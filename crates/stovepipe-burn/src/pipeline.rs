@@ -397,6 +397,19 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         Ok(parameters)
     }
 
+    /// Waits until every device has done what is queued on it, such as the last step's update. Steps need
+    /// no waiting between them; measuring them does, on devices that work while the next step is prepared.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError`] if a device reports a failure or a worker is gone.
+    pub fn synchronize(&mut self) -> Result<(), TrainError> {
+        for summary in &self.summaries {
+            self.workers.visit(summary.stage, |stage| stage.synchronize())?.map_err(refused)?;
+        }
+        Ok(())
+    }
+
     /// The stages: which layers, where.
     #[must_use]
     pub fn stages(&self) -> &[StageSummary] {

@@ -67,8 +67,9 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
                 side.insert(name.clone(), piece);
             }
         }
-        let mut values: Vec<Vec<Box<dyn Part>>> =
-            inputs.into_iter().map(|packet| packet.settle(&device).into_values()).collect();
+        let received = inputs.into_iter().map(|packet| backend.receive(packet, &device));
+        let received = received.map(|packet| packet.map(Packet::into_values));
+        let mut values = received.collect::<Result<Values, _>>().map_err(BuildError::from)?;
 
         let optimizer = self.optimizer.clone().unwrap_or_else(|| SgdConfig::new().init());
         let mut rates = self.rates.clone().unwrap_or_else(|| ModuleLrScheduler::new(1e-3));
@@ -106,7 +107,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
             layers.extend(measured);
             (values, skipped) = (end.inputs, end.skipped);
         }
-        let name = format!("{} {:?}", bench.backend.name(), bench.device);
+        let name = format!("{} {}", bench.backend.name(), bench.backend.device_name(&bench.device));
         Ok(Profile::new(name, layers)?.with_workspace(workspace))
     }
 }
@@ -147,6 +148,7 @@ impl Bench<'_> {
         };
         Subject {
             cells: blueprints.iter().map(|blueprint| (blueprint.make)(&context)).collect(),
+            backend: Arc::clone(&self.backend),
             device: self.device.clone(),
             is_first: start.is_first,
             inputs: start.inputs.iter().map(|parts| copied(parts)).collect(),
@@ -282,6 +284,7 @@ impl Drop for Others {
 /// Neighbouring layers under measurement.
 struct Subject {
     cells: Vec<Box<dyn Cell>>,
+    backend: Arc<dyn Backend>,
     device: Device,
     is_first: bool,
     /// Of the first of them.
@@ -423,7 +426,7 @@ impl Subject {
                     cell.stage_update(rate, Averaging::mean(1.0))?;
                 }
                 cell.commit(rate, Averaging::mean(1.0))?;
-                sync(&self.device)?;
+                self.backend.synchronize(&self.device)?;
                 seconds.push(start.elapsed().as_secs_f64());
                 cell.abandon();
             }
@@ -453,7 +456,7 @@ impl Subject {
                 gradients = loss.backward(1.0);
             }
             let done = cell.backward(tape, gradients, stashed, 1.0)?;
-            sync(&self.device)?;
+            self.backend.synchronize(&self.device)?;
             backward.push(start.elapsed().as_secs_f64());
             gradients = done.inputs;
             popped.extend(done.popped);
@@ -504,12 +507,12 @@ impl Subject {
         })?;
         let loss = match self.loss.as_ref().filter(|_| layer + 1 == self.cells.len()) {
             Some((loss, targets)) => {
-                let target = targets[index].clone().settle(&self.device);
+                let target = self.backend.receive(targets[index].clone(), &self.device)?;
                 Some(LossTape::record(&**loss, copied(&outputs), target)?.0)
             }
             None => None,
         };
-        sync(&self.device)?;
+        self.backend.synchronize(&self.device)?;
         Ok(Ran { outputs, tape, loss })
     }
 
@@ -524,7 +527,10 @@ impl Subject {
         let cell = &mut self.cells[layer];
         let name = cell.name().to_owned();
         let samples = 0..self.sizes[index];
-        let side = Side { packets: Some(&self.side[index]), device: Some(&self.device) };
+        let side = Side {
+            packets: Some(&self.side[index]),
+            receiver: Some((&*self.backend, &self.device)),
+        };
         let mut context = Context::new(phase, Place::default(), samples, &name).with_side(side);
         for skip in cell.pops() {
             context.popped.extend(skipped.remove_entry(skip));
@@ -533,15 +539,6 @@ impl Subject {
         skipped.extend(std::mem::take(&mut forwarded.stashed));
         Ok(forwarded)
     }
-}
-
-fn sync(device: &Device) -> Result<(), StageError> {
-    device.sync().map_err(|error| {
-        StageError::Backend(crate::BackendError {
-            backend: format!("{device:?}"),
-            reason: error.to_string(),
-        })
-    })
 }
 
 fn bytes(parts: &[Box<dyn Part>]) -> u64 {

@@ -91,10 +91,8 @@ impl Count {
     }
 
     fn sync(&self) -> Result<(), BackendError> {
-        self.device.sync().map_err(|error| BackendError {
-            backend: format!("{:?}", self.device),
-            reason: error.to_string(),
-        })
+        let failed = |error| BackendError::failed(format!("{:?}", self.device), error);
+        self.device.sync().map_err(failed)
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, IntDType, Tensor, TensorData};
 
 use crate::init::{scramble, stable_hash};
 
@@ -42,7 +42,7 @@ impl Draw {
     ) -> Tensor<D> {
         let each = elements_of_sample(&shape, samples);
         let below = (probability * f64::from(1u32 << BITS)).round() as i32;
-        if is_host(device) {
+        if draws_on_host(device) {
             let scale = scale as f32;
             let numbers = self.on_host(samples, each, |n| if n < below { scale } else { 0.0 });
             return Tensor::from_data(TensorData::new(numbers, shape), device);
@@ -64,7 +64,7 @@ impl Draw {
     ) -> Tensor<D> {
         const UNIT: f32 = 1.0 / (1u32 << BITS) as f32;
         let each = elements_of_sample(&shape, samples);
-        if is_host(device) {
+        if draws_on_host(device) {
             let numbers = self.on_host(samples, each, |n| n as f32 * UNIT);
             return Tensor::from_data(TensorData::new(numbers, shape), device);
         }
@@ -104,9 +104,10 @@ impl Draw {
     }
 }
 
-/// Whether tensors are the processor's, where a loop is faster than tensor operations.
-fn is_host(device: &Device) -> bool {
-    *device == Device::flex()
+/// Whether a loop on the host draws the numbers: on Flex it is faster than tensor operations, and devices
+/// that compute with wider whole numbers, as LibTorch's do, can't do all of these operations on 32 bits.
+fn draws_on_host(device: &Device) -> bool {
+    *device == Device::flex() || device.settings().int_dtype != IntDType::I32
 }
 
 /// How many elements each sample has in a tensor of this shape.

@@ -118,8 +118,9 @@ impl Traffic {
     /// Runs all layers forward, of which one is there at a time.
     fn record(assembly: &Assembly, batch: &Batch, rank: Rank) -> Result<Self, TrainError> {
         let device = assembly.device(rank).clone();
-        let settled = batch.inputs.iter().map(|input| input.clone().settle(&device));
-        let mut values: Vec<Packet> = settled.collect();
+        let backend = &assembly.common.backend;
+        let received = batch.inputs.iter().map(|input| backend.receive(input.clone(), &device));
+        let mut values = received.collect::<Result<Vec<Packet>, _>>().map_err(BuildError::from)?;
         let mut stashed: Vec<Skipped> = vec![Skipped::new(); values.len()];
         let (mut chain, mut skips) = (Vec::new(), Skips::new());
         for stage in 0..assembly.partition.parts() {
@@ -130,7 +131,8 @@ impl Traffic {
                 for (m, value) in values.iter_mut().enumerate() {
                     let samples = batch.samples[m].clone();
                     let place = Place { seed: assembly.common.seed, updates: 0, micro_batch: m };
-                    let side = Side { packets: batch.side.get(m), device: Some(&device) };
+                    let receiver = Some((&**backend, &device));
+                    let side = Side { packets: batch.side.get(m), receiver };
                     let mut context =
                         Context::new(Phase::Train, place, samples, &name).with_side(side);
                     for skip in cell.pops() {

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use burn::tensor::Device;
 use stovepipe_partition::Partition;
 use stovepipe_schedule::{Edge, Edges, PlanError, Stage};
 
@@ -119,12 +118,11 @@ pub(crate) fn unpack(
     packets: Vec<Packet>,
     routes: Vec<Vec<String>>,
     chain: usize,
-    device: &Device,
     skips: &mut Skips,
 ) -> Option<Packet> {
     let mut own = None;
     for (edge, (names, packet)) in routes.into_iter().zip(packets).enumerate() {
-        let mut sections = packet.split().into_iter().map(|section| section.settle(device));
+        let mut sections = packet.split().into_iter();
         if edge == chain {
             own = sections.next();
         }

@@ -158,11 +158,12 @@ impl BurnStage {
             let seed = self.common.seed;
             let batch = Arc::clone(&self.running()?.batch);
             let (updates, samples) = (batch.updates, batch.samples[m].clone());
-            let device = self.device.clone();
+            let (backend, device) = (Arc::clone(&self.common.backend), self.device.clone());
             let layer = &self.layers[index];
             let name = layer.name().to_owned();
             let place = Place { seed, updates, micro_batch: m };
-            let side = Side { packets: batch.side.get(m), device: Some(&device) };
+            let receiver = Some((&*backend, &device));
+            let side = Side { packets: batch.side.get(m), receiver };
             let mut context = Context::new(phase, place, samples, &name).with_side(side);
             let pops = layer.pops().to_vec();
             for skip in pops {
@@ -205,10 +206,9 @@ impl BurnStage {
     ) -> Result<(), StageError> {
         let loss = self.loss.clone().ok_or(StageError::NoTarget)?;
         let metrics = Arc::clone(&self.common.metrics);
-        let device = self.device.clone();
+        let target = self.running()?.batch.targets.get(m).cloned().ok_or(StageError::NoTarget)?;
+        let target = self.receive(target)?;
         let running = self.running()?;
-        let target = running.batch.targets.get(m).cloned().ok_or(StageError::NoTarget)?;
-        let target = target.settle(&device);
         for (number, metric) in metrics.iter().enumerate() {
             let LossSum { sum, weight } = metric(wide(&outputs), target.clone())?;
             running.metrics.insert((number, m), (sum, weight));
@@ -270,6 +270,20 @@ impl BurnStage {
         Ok(self.common.backend.flush(&self.device)?)
     }
 
+    /// Waits until the device has done what this rank queued.
+    pub(crate) fn synchronize(&self) -> Result<(), StageError> {
+        Ok(self.common.backend.synchronize(&self.device)?)
+    }
+
+    /// A value or a gradient on this stage's device.
+    fn receive(&self, packet: Packet) -> Result<Packet, StageError> {
+        Ok(self.common.backend.receive(packet, &self.device)?)
+    }
+
+    fn receive_all(&self, packets: Vec<Packet>) -> Result<Vec<Packet>, StageError> {
+        packets.into_iter().map(|packet| self.receive(packet)).collect()
+    }
+
     /// Where the tape of `layer` is missing, rebuilds the segment that it belongs to.
     fn ensure_tape(
         &mut self,
@@ -324,15 +338,15 @@ impl StageCompute for BurnStage {
     ) -> Result<Vec<Packet>, StageError> {
         let m = micro_batch.index();
         let batch = Arc::clone(&self.running()?.batch);
+        let inputs = self.receive_all(inputs)?;
         let input = if self.is_first {
-            batch.inputs.get(m).cloned()
+            batch.inputs.get(m).cloned().map(|input| self.receive(input)).transpose()?
         } else {
-            let (routes, device) = (self.routes.incoming.clone(), self.device.clone());
+            let routes = self.routes.incoming.clone();
             let chain = routes.len().saturating_sub(1);
-            unpack(m, inputs, routes, chain, &device, &mut self.running()?.skipped)
+            unpack(m, inputs, routes, chain, &mut self.running()?.skipped)
         };
-        let input = input.ok_or_else(|| self.missing(0))?;
-        let mut values = input.settle(&self.device).into_values();
+        let mut values = input.ok_or_else(|| self.missing(0))?.into_values();
         let layers = self.layers.len();
         let trains = matches!(batch.task, Task::Train(_) | Task::Accumulate | Task::Gradients);
         if trains {
@@ -392,9 +406,8 @@ impl StageCompute for BurnStage {
             let tape = self.running()?.loss_tapes.remove(&m);
             tape.ok_or_else(|| self.missing(last))?.backward(scale)
         } else {
-            let (routes, device) = (self.routes.outgoing.clone(), self.device.clone());
-            let gradient =
-                unpack(m, gradients, routes, 0, &device, &mut self.running()?.skip_gradients);
+            let (gradients, routes) = (self.receive_all(gradients)?, self.routes.outgoing.clone());
+            let gradient = unpack(m, gradients, routes, 0, &mut self.running()?.skip_gradients);
             gradient.ok_or_else(|| self.missing(last))?.into_gradients()
         };
         for layer in (0..=last).rev() {

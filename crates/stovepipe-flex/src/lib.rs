@@ -70,9 +70,9 @@ impl Backend for Flex {
                 Ok(())
             })
             .build();
-        let pool = pool.map_err(|error| BackendError {
-            backend: self.name().to_owned(),
-            reason: format!("rank {rank} can't have {} threads: {error}", self.threads),
+        let pool = pool.map_err(|error| {
+            let reason = format!("rank {rank} can't have {} threads: {error}", self.threads);
+            BackendError::failed(self.name(), reason)
         })?;
         Ok(Box::new(Pool { pool, handles }))
     }

@@ -41,9 +41,13 @@
 //! Every piece is a crate of its own behind a small trait, so that a schedule, a partitioner, a
 //! checkpoint policy or a backend can come from elsewhere; this crate puts them together.
 
-pub use burn;
+mod backends;
+
+pub use backends::{BACKENDS, UnknownBackend, backend_named};
 pub use stovepipe_burn::*;
 pub use stovepipe_checkpoint as checkpoint;
+#[cfg(feature = "cuda")]
+pub use stovepipe_cuda::Cuda;
 #[cfg(feature = "flex")]
 pub use stovepipe_flex::Flex;
 #[cfg(feature = "mpi")]
@@ -51,8 +55,12 @@ pub use stovepipe_mpi::Mpi;
 pub use stovepipe_partition as partition;
 pub use stovepipe_runtime as runtime;
 pub use stovepipe_schedule as schedule;
+#[cfg(feature = "tch")]
+pub use stovepipe_tch::Tch;
 pub use stovepipe_transport as transport;
 pub use stovepipe_tune as tune;
+#[cfg(feature = "wgpu")]
+pub use stovepipe_wgpu::Wgpu;
 
 /// What most programs need.
 pub mod prelude {
@@ -63,6 +71,8 @@ pub mod prelude {
     pub use stovepipe_checkpoint::{
         Always, Budget, CheckpointPolicy, EveryLayers, ExceptLast, Never, Selective, SqrtLayers,
     };
+    #[cfg(feature = "cuda")]
+    pub use stovepipe_cuda::Cuda;
     #[cfg(feature = "flex")]
     pub use stovepipe_flex::Flex;
     #[cfg(feature = "mpi")]
@@ -72,4 +82,8 @@ pub mod prelude {
         Drain, DualPipeV, ForwardOnly, GPipe, Interleaved1F1B, LoopedBfs, OneFOneB, Schedule, ZbH1,
         ZbV,
     };
+    #[cfg(feature = "tch")]
+    pub use stovepipe_tch::Tch;
+    #[cfg(feature = "wgpu")]
+    pub use stovepipe_wgpu::Wgpu;
 }

@@ -1,11 +1,11 @@
-//! Compiles and tests crates outside the workspace that bring their own schedule and partitioner, as
-//! a user's would.
+//! Compiles and tests crates outside the workspace that bring their own schedule, partitioner and backend,
+//! as a user's would.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 #[test]
-fn schedules_and_partitioners_can_come_from_elsewhere() {
+fn schedules_partitioners_and_backends_can_come_from_elsewhere() {
     // Cargo runs tests in their package's folder.
     let here = std::env::current_dir().expect("a folder");
     let downstream = here.join("tests/downstream");
@@ -13,8 +13,13 @@ fn schedules_and_partitioners_can_come_from_elsewhere() {
     std::fs::copy(here.join("../../Cargo.lock"), downstream.join("Cargo.lock"))
         .expect("the lock file");
     let release = (!cfg!(debug_assertions)).then_some("--release");
+    // And the same features, so that Burn isn't compiled a second time.
+    let features =
+        [("my-training/tch", cfg!(feature = "tch")), ("my-training/wgpu", cfg!(feature = "wgpu"))];
+    let features = features.into_iter().filter(|(_, on)| *on);
     let output = Command::new(env!("CARGO"))
         .args(["test", "--tests", "--offline"])
+        .args(features.flat_map(|(feature, _)| ["--features", feature]))
         .args(release)
         .arg("--target-dir")
         .arg(target())
@@ -24,8 +29,12 @@ fn schedules_and_partitioners_can_come_from_elsewhere() {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{stdout}{stderr}");
-    for test in ["keeps_no_more_micro_batches_than_there_are_ranks", "training_gives_the_same_bits"]
-    {
+    let expected = [
+        "keeps_no_more_micro_batches_than_there_are_ranks",
+        "my_backend_keeps_the_contract",
+        "training_gives_the_same_bits",
+    ];
+    for test in expected {
         assert!(stdout.contains(&format!("test {test} ... ok")), "{stdout}");
     }
 }

@@ -170,7 +170,7 @@ impl Backend for FragileFlex {
             return Ok(());
         }
         assert!(!self.panics, "the device fell over");
-        Err(BackendError { backend: "fragile".to_owned(), reason: "the device is gone".to_owned() })
+        Err(BackendError::failed("fragile", "the device is gone"))
     }
 }
 

@@ -1,0 +1,82 @@
+//! What a benchmark runs on: the backend, and the machine with its devices and versions.
+
+use anyhow::Result;
+use clap::Args;
+use serde::Serialize;
+use stovepipe::prelude::*;
+use stovepipe::{BACKENDS, backend_named};
+
+/// The backend to run on.
+#[derive(Args, Clone)]
+pub struct On {
+    /// The name of a backend that was compiled in, or several with commas between them, one for each rank in
+    /// turn.
+    #[arg(long = "backend", value_name = "NAME", default_value = BACKENDS[0])]
+    pub name: String,
+    /// Threads for each rank on the processor.
+    #[arg(long, default_value_t = 1)]
+    pub threads: usize,
+}
+
+impl On {
+    /// The backend.
+    ///
+    /// # Errors
+    ///
+    /// If there is none of that name.
+    pub fn backend(&self) -> Result<Box<dyn Backend>> {
+        Ok(backend_named(&self.name, self.threads)?)
+    }
+
+    /// What reports say of it.
+    ///
+    /// # Errors
+    ///
+    /// If the backend has no devices, or the system doesn't say how many processors there are.
+    pub fn machine(&self) -> Result<Machine> {
+        let backend = self.backend()?;
+        let devices = backend.devices()?.iter().map(|device| backend.device_name(device)).collect();
+        Ok(Machine {
+            backend: self.name.clone(),
+            threads: self.threads,
+            devices,
+            processors: std::thread::available_parallelism()?.get(),
+            processor: processor(),
+            system: std::env::consts::OS,
+            architecture: std::env::consts::ARCH,
+            versions: versions(),
+        })
+    }
+}
+
+/// What the figures were measured on.
+#[derive(Serialize)]
+pub struct Machine {
+    backend: String,
+    threads: usize,
+    devices: Vec<String>,
+    processors: usize,
+    processor: Option<String>,
+    system: &'static str,
+    architecture: &'static str,
+    versions: Vec<String>,
+}
+
+/// The processor's name, where Linux tells.
+fn processor() -> Option<String> {
+    let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = info.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+/// Of this workspace, and of what computes. `tch` 0.22 is bound to LibTorch 2.9.0.
+fn versions() -> Vec<String> {
+    const LOCK: &str = include_str!("../../Cargo.lock");
+    const SHOWN: [&str; 5] = ["stovepipe", "burn", "cubecl", "wgpu", "tch"];
+    let packages = LOCK.split("[[package]]").filter_map(|package| {
+        let value = |key: &str| package.lines().find_map(|line| line.strip_prefix(key));
+        Some((value("name = ")?.trim_matches('"'), value("version = ")?.trim_matches('"')))
+    });
+    let shown = packages.filter(|(name, _)| SHOWN.contains(name));
+    shown.map(|(name, version)| format!("{name} {version}")).collect()
+}

@@ -1,0 +1,137 @@
+//! Several backends in one pipeline: each rank on the one that it was given.
+
+use std::sync::{Arc, OnceLock};
+
+use burn::tensor::Device;
+use stovepipe_runtime::Host;
+
+use crate::{Backend, BackendError, Packet};
+
+/// Gives each rank a backend of its own: the first ranks the first one, and so on. More ranks than were
+/// given start again from the first. Never deterministic as [`Backend`] means it: which backend computes a
+/// layer depends on where the model is cut.
+///
+/// ```
+/// use stovepipe_burn::{Backend, Mixed};
+/// # use burn::tensor::Device;
+/// # use stovepipe_burn::BackendError;
+/// # struct Flex;
+/// # impl Backend for Flex {
+/// #     fn name(&self) -> &str { "flex" }
+/// #     fn devices(&self) -> Result<Vec<Device>, BackendError> { Ok(vec![Device::flex()]) }
+/// # }
+/// # type Other = Flex;
+/// # #[allow(non_upper_case_globals)]
+/// # const Other: Flex = Flex;
+///
+/// // Rank 0 on one backend, ranks 1 and 2 on another's first two devices.
+/// let backend = Mixed::new().ranks(1, Flex).ranks(2, Other);
+/// assert_eq!(backend.devices()?.len(), 3);
+/// # Ok::<(), BackendError>(())
+/// ```
+#[derive(Default)]
+pub struct Mixed {
+    name: String,
+    ranks: Vec<Place>,
+}
+
+/// A rank's backend, the rank's number among those that have the same, and its device once that is known.
+struct Place {
+    backend: Arc<dyn Backend>,
+    number: usize,
+    device: OnceLock<Device>,
+}
+
+impl Place {
+    fn device(&self) -> Result<&Device, BackendError> {
+        if let Some(device) = self.device.get() {
+            return Ok(device);
+        }
+        let devices = self.backend.devices()?;
+        let Some(device) = devices.get(self.number % devices.len().max(1)) else {
+            return Err(BackendError::failed(self.backend.name(), "it lists no devices"));
+        };
+        Ok(self.device.get_or_init(|| device.clone()))
+    }
+}
+
+impl Mixed {
+    /// No ranks yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The next `count` ranks run on `backend`, on its devices in turn.
+    #[must_use]
+    pub fn ranks(mut self, count: usize, backend: impl Backend + 'static) -> Self {
+        let backend: Arc<dyn Backend> = Arc::new(backend);
+        if count > 0 {
+            let separator = if self.name.is_empty() { "" } else { "," };
+            self.name = format!("{}{separator}{}", self.name, backend.name());
+        }
+        let (place, device) = (|| Arc::clone(&backend), OnceLock::new());
+        let places =
+            (0..count).map(|number| Place { backend: place(), number, device: device.clone() });
+        self.ranks.extend(places);
+        self
+    }
+
+    /// The backend that a device belongs to.
+    fn of(&self, device: &Device) -> Result<&dyn Backend, BackendError> {
+        for place in &self.ranks {
+            if place.device()? == device {
+                return Ok(&*place.backend);
+            }
+        }
+        Err(BackendError::failed(self.name(), format!("{device:?} is none of its devices")))
+    }
+}
+
+impl Backend for Mixed {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn devices(&self) -> Result<Vec<Device>, BackendError> {
+        if self.ranks.is_empty() {
+            return Err(BackendError::failed(
+                "mixed",
+                "no rank was given a backend: call `.ranks(…)`",
+            ));
+        }
+        self.ranks.iter().map(|place| place.device().cloned()).collect()
+    }
+
+    fn device_name(&self, device: &Device) -> String {
+        self.of(device).map_or_else(|_| format!("{device:?}"), |of| of.device_name(device))
+    }
+
+    fn host(&self, rank: usize) -> Result<Box<dyn Host>, BackendError> {
+        let place = self.ranks.get(rank % self.ranks.len().max(1));
+        let place =
+            place.ok_or_else(|| BackendError::failed("mixed", "no rank was given a backend"))?;
+        place.backend.host(rank)
+    }
+
+    fn flush(&self, device: &Device) -> Result<(), BackendError> {
+        self.of(device)?.flush(device)
+    }
+
+    fn synchronize(&self, device: &Device) -> Result<(), BackendError> {
+        self.of(device)?.synchronize(device)
+    }
+
+    fn receive(&self, value: Packet, device: &Device) -> Result<Packet, BackendError> {
+        self.of(device)?.receive(value, device)
+    }
+
+    fn memory(&self, device: &Device) -> Option<u64> {
+        self.of(device).ok()?.memory(device)
+    }
+
+    /// That of the least precise.
+    fn precision(&self) -> f64 {
+        self.ranks.iter().map(|place| place.backend.precision()).fold(0.0, f64::max)
+    }
+}

@@ -1,0 +1,17 @@
+//! What backends are compared with: Flex, on plain threads.
+
+use burn::tensor::Device;
+
+use crate::{Backend, BackendError};
+
+pub(super) struct Reference;
+
+impl Backend for Reference {
+    fn name(&self) -> &str {
+        "flex"
+    }
+
+    fn devices(&self) -> Result<Vec<Device>, BackendError> {
+        Ok(vec![Device::flex()])
+    }
+}

@@ -1,0 +1,179 @@
+//! Checks of training: that it is what Flex computes, repeats itself, frees what it used and outlives a
+//! failure.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use stovepipe_checkpoint::{Always, Never};
+
+use super::model::{LAYERS, Toy, Trained, Values, batch, parameters, pipeline, said, train};
+use super::reference::Reference;
+use super::{Outcome, Verdict};
+use crate::{Backend, Mixed};
+
+fn nothing() {}
+
+fn by_flex() -> Result<Trained, String> {
+    train(pipeline(&(Arc::new(Reference) as Arc<dyn Backend>), 1, Never, nothing)?)
+}
+
+/// Training starts from the same bits as on Flex, and stays within the backend's precision of it: losses,
+/// the gradient as a whole and parameters, on one stage, on several, and recomputed.
+pub(super) fn agrees_with_flex(backend: &Arc<dyn Backend>) -> Verdict {
+    let expected = by_flex()?;
+    for stages in [1, 2] {
+        compare(&train(pipeline(backend, stages, Never, nothing)?)?, &expected, backend)?;
+        compare(&train(pipeline(backend, stages, Always, nothing)?)?, &expected, backend)?;
+    }
+    Ok(Outcome::Kept)
+}
+
+/// A deterministic backend gives the same bits again, and on several stages, and recomputed.
+pub(super) fn repeats_every_bit(backend: &Arc<dyn Backend>) -> Verdict {
+    if !backend.is_deterministic() {
+        return Ok(Outcome::Inapplicable("the backend doesn't claim to be deterministic"));
+    }
+    let expected = train(pipeline(backend, 1, Never, nothing)?)?;
+    let again = [(1, false), (1, true), (3, false), (LAYERS, true)];
+    for (stages, recomputes) in again {
+        let toy = match recomputes {
+            true => pipeline(backend, stages, Always, nothing),
+            false => pipeline(backend, stages, Never, nothing),
+        };
+        let found = train(toy?)?;
+        let losses = |trained: &Trained| -> Vec<u64> {
+            trained.losses.iter().map(|loss| loss.to_bits()).collect()
+        };
+        if losses(&found) != losses(&expected)
+            || bits(&found.gradients) != bits(&expected.gradients)
+            || bits(&found.parameters) != bits(&expected.parameters)
+        {
+            return Err(format!(
+                "{stages} stages, {} recomputation, gave other bits than one stage",
+                if recomputes { "with" } else { "without" }
+            ));
+        }
+    }
+    Ok(Outcome::Kept)
+}
+
+/// More ranks than devices share them.
+pub(super) fn shares_devices(backend: &Arc<dyn Backend>) -> Verdict {
+    let devices = backend.devices().map_err(said("devices()"))?.len();
+    if devices >= LAYERS {
+        return Ok(Outcome::Inapplicable("there are more devices than the model has layers"));
+    }
+    compare(&train(pipeline(backend, devices + 1, Never, nothing)?)?, &by_flex()?, backend)
+}
+
+/// A stage before and a stage after those of the backend are on Flex: values and gradients pass both ways.
+pub(super) fn trains_beside_flex(backend: &Arc<dyn Backend>) -> Verdict {
+    let mixed = Mixed::new().ranks(1, Reference).ranks(1, Arc::clone(backend)).ranks(1, Reference);
+    let mixed: Arc<dyn Backend> = Arc::new(mixed);
+    compare(&train(pipeline(&mixed, 3, Never, nothing)?)?, &by_flex()?, &mixed)
+}
+
+/// A layer that panics ends the step with an error and changes nothing; the next step goes on.
+pub(super) fn survives_failures(backend: &Arc<dyn Backend>) -> Verdict {
+    let fails = Arc::new(AtomicBool::new(true));
+    let fuse = Arc::clone(&fails);
+    let probe = move || assert!(!fuse.load(Ordering::SeqCst), "this panic is part of the check");
+    let mut toy = pipeline(backend, 2, Always, probe)?;
+    let before = parameters(&mut toy)?;
+    let (x, y) = batch(0);
+    if toy.step(x, y).is_ok() {
+        return Err("a step with a layer that panics returned no error".to_owned());
+    }
+    if bits(&parameters(&mut toy)?) != bits(&before) {
+        return Err("a failed step changed parameters".to_owned());
+    }
+    fails.store(false, Ordering::SeqCst);
+    compare(&train(toy)?, &by_flex()?, backend)
+}
+
+/// What a step allocates is freed after it, whether it succeeds or not. The first steps may allocate what
+/// stays.
+pub(super) fn frees_memory(backend: &Arc<dyn Backend>) -> Verdict {
+    let fails = Arc::new(AtomicBool::new(false));
+    let fuse = Arc::clone(&fails);
+    let probe = move || assert!(!fuse.load(Ordering::SeqCst), "this panic is part of the check");
+    let mut toy = pipeline(backend, 2, Always, probe)?;
+    let devices = backend.devices().map_err(said("devices()"))?;
+    let mut used = |step: &mut dyn FnMut(&mut Toy) -> Result<(), String>| {
+        step(&mut toy)?;
+        toy.synchronize().map_err(said("synchronizing"))?;
+        Ok::<_, String>(devices.iter().map(|device| backend.memory(device)).sum::<Option<u64>>())
+    };
+    let mut run = |toy: &mut Toy| {
+        let (x, y) = batch(0);
+        toy.step(x, y).map(drop).map_err(said("a step"))
+    };
+    used(&mut run)?;
+    let Some(before) = used(&mut run)? else {
+        return Ok(Outcome::Inapplicable("the device doesn't report its memory"));
+    };
+    for _ in 0..2 {
+        used(&mut run)?;
+    }
+    let after = used(&mut run)?.unwrap_or(u64::MAX);
+    if after > before {
+        return Err(format!("three more steps raised the memory in use from {before} to {after}"));
+    }
+    fails.store(true, Ordering::SeqCst);
+    let mut fail = |toy: &mut Toy| {
+        let (x, y) = batch(0);
+        let failed = toy.step(x, y).err();
+        failed.map(drop).ok_or_else(|| "a step with a layer that panics succeeded".to_owned())
+    };
+    used(&mut fail)?;
+    let after = used(&mut fail)?.unwrap_or(u64::MAX);
+    if after > before {
+        return Err(format!("failed steps raised the memory in use from {before} to {after}"));
+    }
+    Ok(Outcome::Kept)
+}
+
+fn compare(found: &Trained, expected: &Trained, backend: &Arc<dyn Backend>) -> Verdict {
+    let precision = backend.precision();
+    if bits(&found.initial) != bits(&expected.initial) {
+        return Err("the initial parameters aren't those of the host".to_owned());
+    }
+    for (found, expected) in found.losses.iter().zip(&expected.losses) {
+        let difference = (found - expected).abs() / expected.abs();
+        if difference.is_nan() || difference > precision {
+            return Err(format!("a loss is {found}, on Flex {expected}: {difference:.1e} apart"));
+        }
+    }
+    let values = [
+        ("gradient", &found.gradients, &expected.gradients),
+        ("parameters", &found.parameters, &expected.parameters),
+    ];
+    for (what, found, expected) in values {
+        let difference = relative_difference(found, expected)?;
+        if difference.is_nan() || difference > precision {
+            return Err(format!(
+                "the {what} after training is {difference:.1e} away from Flex's, allowed is {precision:.1e}"
+            ));
+        }
+    }
+    Ok(Outcome::Kept)
+}
+
+/// The norm of the difference, divided by the norm. Of everything together: the gradient of a single
+/// parameter may be nothing but rounding.
+fn relative_difference(found: &Values, expected: &Values) -> Result<f64, String> {
+    if !found.keys().eq(expected.keys()) {
+        return Err(format!("{:?} and not {:?} exist", found.keys(), expected.keys()));
+    }
+    let flat = |values: &Values| -> Vec<f64> {
+        values.values().flat_map(|data| data.iter::<f64>().collect::<Vec<_>>()).collect()
+    };
+    let (found, expected) = (flat(found), flat(expected));
+    let distance: f64 = found.iter().zip(&expected).map(|(a, b)| (a - b).powi(2)).sum();
+    let norm: f64 = expected.iter().map(|b| b * b).sum();
+    Ok((distance / norm).sqrt())
+}
+
+fn bits(values: &Values) -> Vec<(&String, Vec<u8>)> {
+    values.iter().map(|(path, data)| (path, data.as_bytes().to_vec())).collect()
+}

@@ -1,0 +1,50 @@
+//! The conformance suite of backends, on LibTorch.
+
+use stovepipe_burn::Backend;
+use stovepipe_burn::conformance::{self, Outcome};
+use stovepipe_tch::Tch;
+
+#[test]
+fn libtorch_keeps_the_contract_on_the_processor() {
+    for threads in [1, 2] {
+        let findings =
+            conformance::run_all(Tch::new().threads(threads)).expect("LibTorch keeps it");
+        conformance::tell(&findings);
+    }
+}
+
+#[test]
+fn libtorch_keeps_the_contract_on_cuda_devices() {
+    match Tch::cuda().devices() {
+        Ok(_) => {
+            let findings = conformance::run_all(Tch::cuda()).expect("LibTorch keeps it");
+            conformance::tell(&findings);
+        }
+        Err(error) => conformance::tell_unchecked("tch-cuda", &error),
+    }
+}
+
+#[test]
+fn a_device_that_is_not_there_is_an_error() {
+    for backend in [Tch::cuda_devices([99]), Tch::mps()] {
+        // On a Mac there is one.
+        if cfg!(target_os = "macos") && backend == Tch::mps() {
+            continue;
+        }
+        assert_eq!(conformance::missing_device(backend), Ok(Outcome::Kept));
+    }
+    let error = Tch::cuda_devices([99]).devices().expect_err("there aren't so many").to_string();
+    assert!(error.contains("CUDA device 99") && error.contains("install"), "{error}");
+}
+
+#[test]
+fn each_rank_has_its_own_number_of_threads() {
+    let count = |threads| {
+        let host = Tch::new().threads(threads).host(0).expect("a thread");
+        let (sender, seen) = std::sync::mpsc::channel();
+        let run = || host.run(Box::new(move || sender.send(tch::get_num_threads()).expect("sent")));
+        std::thread::scope(|scope| scope.spawn(run).join().expect("no panic"));
+        seen.recv().expect("the worker ran")
+    };
+    assert_eq!([count(3), count(1), count(0)], [3, 1, 1]);
+}
