@@ -12,7 +12,9 @@ use stovepipe::prelude::*;
 use stovepipe::transport::InProcess;
 use stovepipe::{BuildError, Builder, Packet};
 
-fn builder(stages: usize) -> Builder<Tokens, Tensor<3>, Tokens> {
+type ToyBuilder = Builder<Tokens, Tensor<3>, Tokens>;
+
+fn builder(stages: usize) -> ToyBuilder {
     Pipeline::builder(model())
         .backend(Flex::new())
         .stages(stages)
@@ -101,10 +103,7 @@ fn timelines_and_contributions_are_put_together() {
 }
 
 /// What rank 2 of three says when it is set up otherwise, and that all say the same.
-fn refusal(
-    other: fn(Builder<Tokens, Tensor<3>, Tokens>) -> Builder<Tokens, Tensor<3>, Tokens>,
-    samples: usize,
-) -> String {
+fn refusal(other: fn(ToyBuilder) -> ToyBuilder, samples: usize) -> String {
     let said = on_ranks(3, move |rank, endpoint| {
         let builder = builder(3).transport(endpoint);
         let builder = if rank == 2 { other(builder) } else { builder };
