@@ -5,7 +5,10 @@ use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 
-use burn::tensor::{Bool, DType, Device, Gradients, Int, Tensor, TensorCreationOptions};
+use burn::tensor::kind::Basic;
+use burn::tensor::{
+    Bool, DType, Device, Gradients, Int, Tensor, TensorCreationOptions, TensorData,
+};
 
 /// One tensor of a boundary value, its rank and kind erased.
 pub(crate) trait Part: Any + Send + Sync {
@@ -52,6 +55,14 @@ macro_rules! contiguous {
         let whole: Self = tensor.reshape([-1]).reshape(shape);
         whole
     }};
+}
+
+/// A tensor's values, copied to the host now. On CubeCL's devices `into_data` copies when the values are first
+/// looked at, and would show what has become of the memory until then.
+pub(crate) fn read<const D: usize, K: Basic>(tensor: Tensor<D, K>) -> TensorData {
+    let data = tensor.into_data();
+    std::hint::black_box(data.as_bytes());
+    data
 }
 
 /// Whether two devices belong to one of Burn's backends and compute with the same types.
@@ -110,7 +121,7 @@ macro_rules! common {
                 }
                 Some(device) => {
                     let dtype = tensor.dtype();
-                    Box::new(Self::from_data(tensor.into_data(), $options(device, dtype)))
+                    Box::new(Self::from_data(read(tensor), $options(device, dtype)))
                 }
                 None => Box::new(contiguous!(tensor)),
             }
