@@ -15,7 +15,7 @@ use crate::context::Skipped;
 use crate::gradients::{self, Averaging};
 use crate::layer::Named;
 use crate::loss::scaled;
-use crate::part::{Packet, Part, copied};
+use crate::part::{Packet, Part, copied, read};
 use crate::precision::{cast_gradients, cast_parameters};
 use crate::{Context, Layer, StageError};
 
@@ -544,15 +544,15 @@ impl ModuleVisitor for ReadParameters {
     track_path!();
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.read.insert(self.path.join("."), param.val().inner().into_data());
+        self.read.insert(self.path.join("."), read(param.val().inner()));
     }
 
     fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        self.read.insert(self.path.join("."), param.val().inner().into_data());
+        self.read.insert(self.path.join("."), read(param.val().inner()));
     }
 
     fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.read.insert(self.path.join("."), param.val().inner().into_data());
+        self.read.insert(self.path.join("."), read(param.val().inner()));
     }
 }
 
@@ -568,7 +568,7 @@ impl ModuleVisitor for ReadGradients<'_> {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if let Some(gradient) = self.gradients.remove::<D>(param.id) {
-            self.read.insert(self.path.join("."), gradient.into_data());
+            self.read.insert(self.path.join("."), read(gradient));
         }
     }
 }

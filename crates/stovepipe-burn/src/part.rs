@@ -5,8 +5,9 @@ use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 
+use burn::tensor::kind::Basic;
 use burn::tensor::{
-    Bool, DType, Device, FloatDType, Gradients, Int, Tensor, TensorCreationOptions,
+    Bool, DType, Device, FloatDType, Gradients, Int, Tensor, TensorCreationOptions, TensorData,
 };
 
 use crate::precision;
@@ -68,6 +69,14 @@ macro_rules! contiguous {
     }};
 }
 
+/// A tensor's values, copied to the host now. On CubeCL's devices `into_data` copies when the values are first
+/// looked at, and would show what has become of the memory until then.
+pub(crate) fn read<const D: usize, K: Basic>(tensor: Tensor<D, K>) -> TensorData {
+    let data = tensor.into_data();
+    std::hint::black_box(data.as_bytes());
+    data
+}
+
 /// Whether two devices belong to one of Burn's backends and compute with the same types.
 fn speak_alike(one: &Device, other: &Device) -> bool {
     let kind = |device: &Device| std::mem::discriminant(device.as_dispatch());
@@ -124,7 +133,7 @@ macro_rules! common {
                 }
                 Some(device) => {
                     let dtype = tensor.dtype();
-                    Box::new(Self::from_data(tensor.into_data(), $options(device, dtype)))
+                    Box::new(Self::from_data(read(tensor), $options(device, dtype)))
                 }
                 None => Box::new(contiguous!(tensor)),
             }
