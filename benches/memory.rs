@@ -2,7 +2,7 @@
 //! how the peak follows stages and micro-batches; and how large a model fits into a limit.
 //! `cargo xtask bench memory --backend flex` runs it.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use bytesize::ByteSize;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use comfy_table::Table;
@@ -16,8 +16,8 @@ use stovepipe::prelude::*;
 use stovepipe::schedule::{Edges, Program, Shape, StageMemory};
 use stovepipe::tune::{LayerProfile, Profile};
 use stovepipe::{Builder, MemoryCounter, Profiling, Rehearsal};
-use stovepipe_benches::Model;
-use stovepipe_benches::report::{Destination, Machine};
+use stovepipe_benches::report::Destination;
+use stovepipe_benches::{Machine, Model, On};
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
@@ -50,6 +50,9 @@ struct Arguments {
     /// What a rank may hold where the largest model is looked for.
     #[arg(long, default_value = "256MiB")]
     limit: ByteSize,
+    /// Only `flex`, whose bytes the program's allocator counts.
+    #[command(flatten)]
+    on: On,
     #[command(flatten)]
     model: Model,
     #[command(flatten)]
@@ -59,7 +62,6 @@ struct Arguments {
 /// The whole report; all sizes in bytes.
 #[derive(Serialize)]
 struct Report {
-    backend: &'static str,
     machine: Machine,
     model: Model,
     policies: Vec<Peak>,
@@ -122,7 +124,7 @@ const GPIPE: fn() -> Box<dyn Schedule> = || Box::new(GPipe::default());
 const ONE_F_ONE_B: fn() -> Box<dyn Schedule> = || Box::new(OneFOneB);
 
 fn builder(model: Model) -> Floats {
-    model.builder().optimizer(AdamConfig::new().init()).layer_costs(LayerCosts::Uniform)
+    model.builder(Flex::new()).optimizer(AdamConfig::new().init()).layer_costs(LayerCosts::Uniform)
 }
 
 impl Setting<'_> {
@@ -273,6 +275,10 @@ fn main() -> Result<()> {
     let matches = Arguments::command().mut_arg("layers", |layers| layers.default_value("24"));
     let matches = matches.mut_arg("dim", |dim| dim.default_value("128")).get_matches();
     let arguments = Arguments::from_arg_matches(&matches)?;
+    ensure!(
+        arguments.on.name == "flex",
+        "only the processor's memory can be counted: measure with `--backend flex`"
+    );
     let bench = Bench::new(arguments.model)?;
     let policies = by_policy(&bench, &arguments)?;
     print_policies(&policies);
@@ -281,8 +287,7 @@ fn main() -> Result<()> {
     let largest = by_limit(&bench, &arguments)?;
     print_largest(&largest, arguments.limit);
     let report = Report {
-        backend: "flex",
-        machine: Machine::this()?,
+        machine: arguments.on.machine()?,
         model: arguments.model,
         policies,
         always,

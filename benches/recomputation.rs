@@ -10,7 +10,7 @@ use stovepipe::prelude::*;
 use stovepipe::schedule::{ComputeKind, CostModel, Stage, Timeline, simulate};
 use stovepipe::tune::Time;
 use stovepipe_benches::report::Destination;
-use stovepipe_benches::{Machine, Model, On, Steps, steps};
+use stovepipe_benches::{Machine, Model, On, Steps};
 
 /// Measures training steps with and without recomputation on two stages, one thread each.
 ///
