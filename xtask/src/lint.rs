@@ -83,7 +83,7 @@ pub(crate) fn run(all: bool) -> Result<()> {
 }
 
 /// What compiles the crates that `which` selects, with a variable set to 1.
-fn compiled(which: &[&str], variable: Option<&str>) -> Result<()> {
+pub(crate) fn compiled(which: &[&str], variable: Option<&str>) -> Result<()> {
     let clippy = cargo(["clippy", "--release", "--all-targets"]).args(which);
     let clippy = clippy.args(["--", "--deny", "warnings"]);
     let doc = cargo(["doc", "--release", "--no-deps"]).args(which);

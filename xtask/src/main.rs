@@ -44,6 +44,9 @@ enum Command {
         /// Checks the crates and features of backends and transports too, after setting up what that needs.
         #[arg(long)]
         all: bool,
+        /// Checks clippy and documentation with this transport instead.
+        #[arg(long, value_enum, conflicts_with = "all")]
+        transport: Option<Transport>,
     },
     /// Installs what a backend or a transport needs on Debian or Ubuntu, or says how to.
     Setup {
@@ -132,7 +135,11 @@ fn main() -> Result<()> {
             test_transport(transport, &filter)
         }
         Command::Test { backend, filter, .. } => test(backend, &filter),
-        Command::Lint { all } => lint::run(all),
+        Command::Lint { transport: Some(transport), .. } => {
+            lint::compiled(&["--package", transport.package()], None)?;
+            lint::compiled(&["--features", transport.feature()], None)
+        }
+        Command::Lint { all, .. } => lint::run(all),
         Command::Setup { what } => what.run(),
         Command::Bench { benchmark, backend: Some(backend), arguments, .. } => {
             bench(benchmark, backend, &arguments)
