@@ -69,7 +69,7 @@ enum Command {
         #[arg(last = true)]
         arguments: Vec<String>,
     },
-    /// Everything that continuous integration runs: lint, then test, both with all backends.
+    /// Lint, then test, both with all backends and transports.
     Ci,
 }
 
