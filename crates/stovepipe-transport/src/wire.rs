@@ -52,7 +52,8 @@ impl WireError {
 /// }
 ///
 /// let mut buffer = Vec::new();
-/// buffer.extend(Pixel(3, 4).encode(&mut buffer)?);
+/// let tail = Pixel(3, 4).encode(&mut buffer)?;
+/// buffer.extend(tail);
 /// assert_eq!(Pixel::decode(&buffer)?, Pixel(3, 4));
 /// assert!(Pixel::decode(&buffer[1..]).is_err());
 /// # Ok::<(), WireError>(())
