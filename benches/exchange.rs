@@ -11,6 +11,7 @@ use stovepipe::Mpi;
 use stovepipe::Packet;
 use stovepipe::burn::tensor::{Device, Tensor};
 use stovepipe::transport::{Direction, Tag, Transport};
+use stovepipe::tune::Time;
 
 const AS_RANK: &str = "--as-rank";
 /// 1 MiB of floats.
@@ -45,7 +46,8 @@ fn driver() -> ExitCode {
             boundaries / plain
         );
     }
-    let ratio = median(turns.iter().map(|(plain, boundaries)| boundaries / plain).collect());
+    let ratio =
+        Time::of(turns.iter().map(|(plain, boundaries)| boundaries / plain).collect()).median;
     println!("median ratio {ratio:.2}, of which at most 3 is the aim");
     if ratio <= 3.0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -66,11 +68,6 @@ fn measure(what: &str) -> Option<f64> {
     String::from_utf8_lossy(&output.stdout).trim().parse().ok()
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 /// The median of `round_trip`, in seconds.
 fn timed(mut round_trip: impl FnMut(usize)) -> f64 {
     (0..WARM_UP).for_each(&mut round_trip);
@@ -79,7 +76,7 @@ fn timed(mut round_trip: impl FnMut(usize)) -> f64 {
         round_trip(number);
         start.elapsed().as_secs_f64()
     });
-    median(times.collect())
+    Time::of(times.collect()).median
 }
 
 fn plain() {

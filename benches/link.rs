@@ -17,6 +17,7 @@ use stovepipe::burn::tensor::activation::relu;
 use stovepipe::burn::tensor::{Device, Distribution, Tensor};
 use stovepipe::schedule::{CostModel, Link, OneFOneB, simulate};
 use stovepipe::transport::{Direction, Tag, Transport};
+use stovepipe::tune::Time;
 use stovepipe::{LayerCosts, MeanSquaredError, Pipeline, Sequential};
 
 const AS_RANK: &str = "--as-rank";
@@ -122,11 +123,6 @@ fn mpirun(folder: &Path) -> Outcome {
     run("ip", &["netns", "exec", a, "unshare", "--uts", "sh", "-c", &enter])
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 fn rank() -> Outcome {
     // Kept to the end: MPI ends with the last endpoint.
     let first = Mpi::world()?;
@@ -166,7 +162,7 @@ fn rank() -> Outcome {
     let link = Link::of_bytes(latency, boundary, bandwidth);
     let predicted = simulate(&program, &costs.clone().with_link(link))?.makespan();
     let without = simulate(&program, &costs)?.makespan();
-    let measured = median(timelines.iter().map(|timeline| timeline.makespan()).collect());
+    let measured = Time::of(timelines.iter().map(|timeline| timeline.makespan()).collect()).median;
     if is_first {
         println!(
             "  latency {:.0} us, bandwidth {:.0} MB/s\n  step: measured {:.1} ms, predicted {:.1} ms \
@@ -209,7 +205,7 @@ fn measure_link(endpoint: &dyn Transport<Vec<u8>>) -> Outcome<(f64, f64)> {
             endpoint.end_step(step);
             step += 1;
         }
-        Ok(median(times))
+        Ok(Time::of(times).median)
     };
     let latency = one_way(64)?;
     let bandwidth = LONG as f64 / (one_way(LONG)? - latency).max(f64::MIN_POSITIVE);

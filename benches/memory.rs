@@ -15,28 +15,12 @@ use stovepipe::partition::Costs;
 use stovepipe::prelude::*;
 use stovepipe::schedule::{Edges, Program, Shape, StageMemory};
 use stovepipe::tune::{LayerProfile, Profile};
-use stovepipe::{Builder, MemoryCounter, Profiling, Rehearsal};
+use stovepipe::{Builder, Profiling, Rehearsal};
 use stovepipe_benches::report::Destination;
 use stovepipe_benches::{Machine, Model, On};
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
-
-struct Allocator;
-
-impl MemoryCounter for Allocator {
-    fn live_bytes(&self) -> u64 {
-        ALLOCATOR.current_usage() as u64
-    }
-
-    fn peak_bytes(&self) -> u64 {
-        ALLOCATOR.peak_usage() as u64
-    }
-
-    fn reset_peak(&self) {
-        ALLOCATOR.reset_peak_usage();
-    }
-}
 
 /// Counts what each rank of a pipeline allocates at most in a step, alone on recorded inputs, with Adam.
 #[derive(Parser)]
@@ -143,7 +127,7 @@ impl Bench {
             .take_while(|&size| size < model.batch)
             .chain([model.batch])
             .collect();
-        let profiling = Profiling::new(sizes).runs(1).warm_up(1).together(2).memory(Allocator);
+        let profiling = Profiling::new(sizes).runs(1).warm_up(1).together(2).memory(PeakAlloc);
         let (x, y) = model.batch();
         let profile = builder(model).profile(&profiling, x, y)?;
         Ok(Self { model, profile })
@@ -189,7 +173,7 @@ impl Bench {
     /// The most that a rank holds in the second of two steps, when the optimizer has its state.
     fn measure(&self, setting: Setting<'_>, rank: usize) -> Result<u64> {
         let (x, y) = setting.model.batch();
-        let peaks = setting.builder().rehearse(&Rehearsal::new(rank, Allocator), x, y)?;
+        let peaks = setting.builder().rehearse(&Rehearsal::new(rank, PeakAlloc), x, y)?;
         peaks.last().copied().context("there was no step")
     }
 
@@ -249,11 +233,14 @@ impl Bench {
 
     /// The largest model whose fullest rank really keeps to the limit, not only as is predicted.
     fn largest(&self, setting: Setting<'_>, limit: u64) -> Result<Option<Largest>> {
-        let predicted = self.most_layers(setting, limit)?;
-        for layers in (setting.stages.max(1)..=predicted).rev() {
+        let mut layers = self.most_layers(setting, limit)?;
+        while layers >= setting.stages {
             let setting = Setting { model: Model { layers, ..setting.model }, ..setting };
             let peak = self.fullest(setting)?.context("no rank")?;
             if peak.measured > limit {
+                // No layer needs more than its share of what is needed, so none that fits is left out.
+                let share = layers as f64 * limit as f64 / peak.measured as f64;
+                layers = (share as usize).min(layers - 1);
                 continue;
             }
             let of_layer = self.profile.layers()[0].parameter_bytes as usize / size_of::<f32>();

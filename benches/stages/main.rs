@@ -70,8 +70,9 @@ struct Row {
     micro_batches: usize,
     one_stage: f64,
     split: f64,
-    simulated: f64,
-    simulated_to_measured: f64,
+    /// None where timelines say when work was queued.
+    simulated: Option<f64>,
+    simulated_to_measured: Option<f64>,
     speedup: f64,
     /// PyTorch's medians by schedule.
     torch: BTreeMap<&'static str, f64>,
@@ -167,10 +168,14 @@ fn measure(arguments: &Arguments, stages: usize, micro_batches: usize) -> Result
 
 /// Medians, and the step as simulated from the median stage times.
 fn row(arguments: &Arguments, micro_batches: usize, measured: Measured) -> Result<Row> {
-    let program =
-        pipeline(arguments, arguments.stages, micro_batches)?.program(arguments.model.batch)?;
-    let costs = CostModel::measured(&measured.split.timelines, &program);
-    let simulated = simulate(&program, &costs)?.makespan();
+    let simulated = if arguments.on.backend()?.is_lazy() {
+        None
+    } else {
+        let program =
+            pipeline(arguments, arguments.stages, micro_batches)?.program(arguments.model.batch)?;
+        let costs = CostModel::measured(&measured.split.timelines, &program);
+        Some(simulate(&program, &costs)?.makespan())
+    };
     let (one_stage, split) = (measured.one_stage.time().median, measured.split.time().median);
     let torch = measured.torch.into_iter();
     Ok(Row {
@@ -178,7 +183,7 @@ fn row(arguments: &Arguments, micro_batches: usize, measured: Measured) -> Resul
         one_stage,
         split,
         simulated,
-        simulated_to_measured: simulated / split,
+        simulated_to_measured: simulated.map(|simulated| simulated / split),
         speedup: one_stage / split,
         torch: torch.map(|(schedule, seconds)| (schedule, Time::of(seconds).median)).collect(),
     })
@@ -212,8 +217,8 @@ fn print(rows: &[Row], stages: usize) {
             row.micro_batches.to_string(),
             seconds(row.one_stage),
             seconds(row.split),
-            seconds(row.simulated),
-            format!("{:.2}", row.simulated_to_measured),
+            row.simulated.map(seconds).unwrap_or_default(),
+            row.simulated_to_measured.map(|ratio| format!("{ratio:.2}")).unwrap_or_default(),
             format!("{:.2}", row.speedup),
         ];
         let of_torch = row.torch.values().map(|time| seconds(*time));

@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
     pub(crate) text: Option<PathBuf>,
     /// Measures the layers, writes the profile to this file for `stovepipe tune`, and ends; with --tune
     /// it goes on.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "transport")]
     pub(crate) profile: Option<PathBuf>,
     /// Measures the layers, chooses stages, micro-batches, schedule, recomputation and cut for as many
     /// ranks as --stages says at most, and trains so.

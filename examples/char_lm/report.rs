@@ -111,6 +111,9 @@ impl Run {
         let ranks: Vec<Compared> =
             (0..measured.ranks()).map(|rank| compare(&|t| t.rank_bubble(rank))).collect();
         let step_seconds = compare(&|t| Some(t.makespan()));
+        if arguments.backend()?.is_lazy() {
+            println!("this backend queues work: all times below are those of queueing it");
+        }
         print_bubbles(&ranks, step_seconds);
 
         let validation_loss = self.validation.last().map_or(f64::NAN, |point| point.loss);

@@ -2,15 +2,15 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use bytesize::ByteSize;
 use comfy_table::Table;
 use indicatif::{ProgressBar, ProgressStyle};
 use peak_alloc::PeakAlloc;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use stovepipe::Profiling;
 use stovepipe::tune::{Choice, Cluster, Profile, Report, Tuner};
-use stovepipe::{MemoryCounter, Profiling};
 
 use crate::Builder;
 use crate::arguments::Arguments;
@@ -21,22 +21,6 @@ use crate::model;
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
-struct Allocator;
-
-impl MemoryCounter for Allocator {
-    fn live_bytes(&self) -> u64 {
-        ALLOCATOR.current_usage() as u64
-    }
-
-    fn peak_bytes(&self) -> u64 {
-        ALLOCATOR.peak_usage() as u64
-    }
-
-    fn reset_peak(&self) {
-        ALLOCATOR.reset_peak_usage();
-    }
-}
-
 /// How many of the best choices are shown.
 const SHOWN: usize = 8;
 
@@ -46,6 +30,7 @@ pub(crate) fn measure(
     arguments: &Arguments,
     corpus: &Corpus,
 ) -> Result<Profile> {
+    ensure!(arguments.stages > 0, "--stages is 0: give at least 1");
     let mut sizes: Vec<usize> = std::iter::successors(Some(1), |size| Some(2 * size))
         .take_while(|&size| size < arguments.batch)
         .collect();
@@ -58,7 +43,7 @@ pub(crate) fn measure(
     let profiling = Profiling::new(sizes)
         .together(layers.div_ceil(arguments.stages))
         .busy_ranks(arguments.stages - 1)
-        .memory(Allocator)
+        .memory(PeakAlloc)
         .progress(move |layer, number, _| {
             shown.set_position(number as u64);
             shown.set_message(layer.to_owned());

@@ -4,12 +4,18 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 
 use crate::setup::Setup;
+use crate::shell::program;
 
 /// The features that one build of Burn serves together.
 const TOGETHER: &str = "stovepipe/tch,stovepipe/wgpu";
 /// The same with transports, which Burn has nothing to do with.
 pub(crate) const EVERYTHING: &str =
     "stovepipe/tch,stovepipe/wgpu,stovepipe/mpi,stovepipe-benches/mpi,stovepipe-examples/mpi";
+
+/// Whether NVIDIA's driver lists devices.
+pub(crate) fn has_nvidia() -> bool {
+    program("nvidia-smi").args(["-L"]).read().is_ok_and(|devices| devices.contains("GPU"))
+}
 
 /// A backend.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

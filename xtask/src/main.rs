@@ -7,7 +7,7 @@ mod setup;
 mod shell;
 mod tidy;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use backend::Backend;
 use clap::{Parser, Subcommand, ValueEnum};
 use setup::Setup;
@@ -54,7 +54,7 @@ enum Command {
         #[arg(value_enum)]
         what: Setup,
     },
-    /// Measures training on a backend, prints a table and writes JSON.
+    /// Measures training on a backend, prints a table and writes JSON; or a transport, and prints.
     Bench {
         /// What is measured.
         #[arg(value_enum, default_value_t = Benchmark::Stages)]
@@ -93,6 +93,10 @@ enum Benchmark {
 }
 
 impl Benchmark {
+    fn is_of_transports(self) -> bool {
+        matches!(self, Self::Link | Self::Transport)
+    }
+
     fn target(self) -> &'static str {
         match self {
             Self::Stages => "stages",
@@ -142,9 +146,15 @@ fn main() -> Result<()> {
         Command::Lint { all, .. } => lint::run(all),
         Command::Setup { what } => what.run(),
         Command::Bench { benchmark, backend: Some(backend), arguments, .. } => {
+            if benchmark.is_of_transports() {
+                bail!("it is measured of a transport: say which with `--transport`");
+            }
             bench(benchmark, backend, &arguments)
         }
         Command::Bench { benchmark, transport, arguments, .. } => {
+            if !benchmark.is_of_transports() {
+                bail!("it is measured on a backend: say which with `--backend`");
+            }
             let features = transport.into_iter().flat_map(|t| ["--features", t.feature()]);
             let bench = cargo(["bench", "--bench", benchmark.target()]).args(features);
             bench.args(["--"]).args(arguments).run()
@@ -163,7 +173,10 @@ fn test(backend: Backend, filter: &[String]) -> Result<()> {
         // Tests that are named don't build the programs that they start.
         cargo(["build", "--release", "--example", "char-lm"]).args(backend.built()).run()?;
     }
-    cargo(["test", "--release"]).args(backend.tested()).args(["--"]).args(filter).run()
+    // Where nothing can be computed on it, its crate is only linked and asked for devices.
+    let is_idle = backend == Backend::Cuda && !backend::has_nvidia();
+    let profile = if is_idle { "--profile=dev" } else { "--release" };
+    cargo(["test", profile]).args(backend.tested()).args(["--"]).args(filter).run()
 }
 
 /// Everything, with whatever it needs installed first.

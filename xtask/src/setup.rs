@@ -29,18 +29,25 @@ impl Setup {
     /// Whether nothing is lacking.
     pub(crate) fn is_ready(self) -> bool {
         match self {
+            // Elsewhere the system has a driver.
             Self::Wgpu => {
-                ["/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d"].into_iter().any(|folder| {
-                    Path::new(folder).read_dir().is_ok_and(|mut drivers| drivers.next().is_some())
-                })
+                !cfg!(target_os = "linux")
+                    || ["/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d"].into_iter().any(|folder| {
+                        Path::new(folder)
+                            .read_dir()
+                            .is_ok_and(|mut drivers| drivers.next().is_some())
+                    })
             }
             // Set by the file that `configure_torch` writes, or by somebody who has a LibTorch already.
             Self::Tch => std::env::var_os("LIBTORCH")
                 .map_or_else(|| torch_config().is_file(), |torch| is_libtorch(Path::new(&torch))),
-            Self::Cuda => llvm().is_ok_and(|llvm| llvm.join(SENTINEL).exists()),
-            Self::Mpi => ["mpirun", "mpicc"]
-                .iter()
-                .all(|name| program(name).args(["--version"]).read().is_ok()),
+            Self::Cuda => {
+                llvm().is_ok_and(|llvm| llvm.join(SENTINEL).exists()) || is_llvm_reached()
+            }
+            Self::Mpi => {
+                let answers = |name: &&str| program(name).args(["--version"]).read().is_ok();
+                ["mpirun", "mpicc"].iter().all(answers) && has_libclang()
+            }
         }
     }
 
@@ -180,18 +187,27 @@ fn llvm() -> Result<PathBuf> {
     Ok(data.join("tracel").join(format!("tracel-llvm-{}", llvm_version()?)))
 }
 
-fn cuda() -> Result<()> {
-    let version = llvm_version()?;
+/// Whether Burn's build can fetch the LLVM itself.
+fn is_llvm_reached() -> bool {
+    let Ok(version) = llvm_version() else { return false };
     let page = format!(
         "https://github.com/tracel-ai/tracel-llvm/releases/download/v{version}/linux-x64.checksums.json"
     );
-    let reached = program("curl")
-        .args(["--head", "--fail", "--silent", "--location", "--max-time", "20", &page])
-        .read();
-    if reached.is_ok() {
-        eprintln!("cuda: Burn's build fetches its own LLVM {version}");
-        return Ok(());
-    }
+    let look = ["--head", "--fail", "--silent", "--location", "--max-time", "20", &page];
+    program("curl").args(look).read().is_ok()
+}
+
+/// Whether bindgen will find libclang.
+fn has_libclang() -> bool {
+    std::env::var_os("LIBCLANG_PATH").is_some()
+        || program("ldconfig").args(["-p"]).read().is_ok_and(|all| all.contains("libclang"))
+        || Path::new("/usr/lib").read_dir().is_ok_and(|folders| {
+            let mut names = folders.flatten().map(|folder| folder.file_name());
+            names.any(|name| name.to_string_lossy().starts_with("llvm-"))
+        })
+}
+
+fn cuda() -> Result<()> {
     eprintln!("cuda: Burn's own LLVM can't be reached; the distribution's serves");
     let llvm_dev = format!("llvm-{DEBIAN_LLVM}-dev");
     let polly = format!("libpolly-{DEBIAN_LLVM}-dev");

@@ -178,6 +178,11 @@ pub trait Backend: Send + Sync {
         Some(device.memory_pool_usage()?.bytes_in_use)
     }
 
+    /// Whether devices queue work and do it later: timelines then say when it was queued, not when it was done.
+    fn is_lazy(&self) -> bool {
+        false
+    }
+
     /// Whether the same operations on the same values always give the same bits, whatever else runs.
     fn is_deterministic(&self) -> bool {
         false
@@ -223,6 +228,10 @@ macro_rules! forward_to_pointee {
 
             fn memory(&self, device: &Device) -> Option<u64> {
                 (**self).memory(device)
+            }
+
+            fn is_lazy(&self) -> bool {
+                (**self).is_lazy()
             }
 
             fn is_deterministic(&self) -> bool {

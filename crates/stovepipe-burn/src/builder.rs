@@ -7,7 +7,7 @@ use std::sync::Arc;
 use burn::lr_scheduler::LrScheduler;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::{ModuleOptimizer, SgdConfig};
-use burn::tensor::FloatDType;
+use burn::tensor::{Device, FloatDType};
 use stovepipe_checkpoint::{CheckpointPolicy, Never};
 use stovepipe_partition::{Costs, Explicit, Minimax, Partitioner};
 use stovepipe_runtime::{RankSetup, Workers};
@@ -56,7 +56,7 @@ impl From<Costs> for LayerCosts {
 /// Configures a [`Pipeline`].
 ///
 /// A backend is required; to train, so are a loss, an optimizer and a learning rate. By default there
-/// is one stage, GPipe, four micro-batches for each stage, no recomputation, and a partition that
+/// is one stage, GPipe, four micro-batches for each rank, no recomputation, and a partition that
 /// balances parameters.
 pub struct Builder<I, O, T = NoLoss> {
     pub(crate) model: Sequential<I, O>,
@@ -383,7 +383,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
 
     /// Checks the configuration and cuts the model; no layer is made yet.
     pub(crate) fn assemble(self) -> Result<Assembly, BuildError> {
-        self.model.check()?;
+        let sizes = self.model.check()?;
         let shape = self.shape()?;
         let missing = |what, method| BuildError::Missing { what, method };
         let backend = self.backend.clone().ok_or(missing("backend", "backend"))?;
@@ -394,25 +394,18 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         if trains && self.rates.is_none() {
             return Err(missing("learning rate", "learning_rate"));
         }
-        if self.optimizer.as_ref().is_some_and(ModuleOptimizer::has_gradient_clipping) {
-            return Err(BuildError::OptimizerClips);
-        }
-        if let Some(limit) = self.clipping.map(Clipping::limit)
-            && (limit <= 0.0 || limit.is_nan())
-        {
-            return Err(BuildError::Clipping { limit });
-        }
-        if let Some(scale) = self.loss_scaling.map(LossScaling::scale)
-            && (scale <= 0.0 || !scale.is_finite())
-        {
-            return Err(BuildError::LossScale { scale });
-        }
-        let sizes = self.model.sizes();
+        self.check()?;
         let partition =
             self.partitioner.partition(&self.costs_of_layers(&sizes)?, shape.stages())?;
         let ties: Arc<[Tie]> = ties_of(&self.model.ties, &self.model.layers, &sizes)?.into();
         let skips = skips_of(&self.model.layers, &sizes)?;
         let edges = edges_of(&skips, &partition)?;
+        let devices = backend.devices()?;
+        if devices.is_empty() {
+            let nothing = crate::BackendError::failed(backend.name(), "it lists no devices");
+            return Err(BuildError::Backend(nothing));
+        }
+        self.check_compute_dtype(&devices[..devices.len().min(shape.ranks)], &sizes)?;
         let unreplayable = self.unreplayable(&sizes);
         let mut course = Course {
             schedule: self.schedule,
@@ -439,23 +432,6 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             }
         }
 
-        let devices = backend.devices()?;
-        if devices.is_empty() {
-            let nothing = crate::BackendError::failed(backend.name(), "it lists no devices");
-            return Err(BuildError::Backend(nothing));
-        }
-        if let Some(dtype) = self.compute_dtype {
-            supports(&devices[..devices.len().min(shape.ranks)], dtype)?;
-            let burns_own = |size: &Size| size.unreplayable.iter().any(|u| u.module == "BatchNorm");
-            if let Some(place) = sizes.iter().position(burns_own) {
-                let layer = &self.model.layers[place].name;
-                let reason = format!(
-                    "the running statistics of Burn's BatchNorm in layer `{layer}` would be cast for good: use \
-                     stovepipe's, which converts from it"
-                );
-                return Err(BuildError::ComputeDtype { dtype, reason });
-            }
-        }
         if devices.len() < shape.ranks {
             tracing::info!(devices = devices.len(), ranks = shape.ranks, "ranks share devices");
         }
@@ -486,6 +462,46 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
                 ties,
             },
         })
+    }
+
+    /// Refuses settings that can't be met, whatever the model and the devices.
+    pub(crate) fn check(&self) -> Result<(), BuildError> {
+        if self.optimizer.as_ref().is_some_and(ModuleOptimizer::has_gradient_clipping) {
+            return Err(BuildError::OptimizerClips);
+        }
+        if let Some(limit) = self.clipping.map(Clipping::limit)
+            && (limit <= 0.0 || limit.is_nan())
+        {
+            return Err(BuildError::Clipping { limit });
+        }
+        if let Some(scale) = self.loss_scaling.map(LossScaling::scale)
+            && (scale <= 0.0 || !scale.is_finite())
+        {
+            return Err(BuildError::LossScale { scale });
+        }
+        Ok(())
+    }
+
+    /// Refuses a type to compute in that these devices or layers can't.
+    pub(crate) fn check_compute_dtype(
+        &self,
+        devices: &[Device],
+        sizes: &[Size],
+    ) -> Result<(), BuildError> {
+        let Some(dtype) = self.compute_dtype else { return Ok(()) };
+        supports(devices, dtype)?;
+        let burns_own = |size: &Size| size.unreplayable.iter().any(|u| u.module == "BatchNorm");
+        match sizes.iter().position(burns_own) {
+            Some(place) => {
+                let layer = &self.model.layers[place].name;
+                let reason = format!(
+                    "the running statistics of Burn's BatchNorm in layer `{layer}` would be cast for good: use \
+                     stovepipe's, which converts from it"
+                );
+                Err(BuildError::ComputeDtype { dtype, reason })
+            }
+            None => Ok(()),
+        }
     }
 
     /// The layers whose forward can't be run twice, but for those that are allowed to.

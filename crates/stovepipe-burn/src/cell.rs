@@ -7,7 +7,7 @@ use std::sync::Arc;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{GradientsAccumulator, GradientsParams, ModuleOptimizer};
-use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData};
+use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData};
 
 use crate::batch_norm::Observation;
 use crate::boundary::{from_parts, into_parts};
@@ -43,6 +43,13 @@ impl Tape {
         };
         self.stashed.iter().map(|(name, parts)| (name.clone(), copied(parts))).collect()
     }
+}
+
+/// Frees what Burn keeps of operations whose results are gone. It records those without a tape as well, and
+/// forgets them only in a backward, of whatever.
+pub(crate) fn free_abandoned(device: &Device) {
+    let leaf = Tensor::<1>::ones([1], &device.clone().autodiff()).require_grad();
+    leaf.sum().backward();
 }
 
 /// What a forward makes.
@@ -261,7 +268,10 @@ impl<L: Layer> Cell for LayerCell<L> {
     }
 
     fn copy_bytes(&self) -> u64 {
-        self.computing.as_ref().map_or(0, parameter_bytes)
+        match (&self.computing, &self.module, self.compute) {
+            (Some(_), Some(module), Some(dtype)) => bytes_of_copies(module, dtype.into()),
+            _ => 0,
+        }
     }
 
     fn forward(
@@ -511,19 +521,25 @@ macro_rules! track_path {
 
 pub(crate) use track_path;
 
-/// What a module's float parameters take on the device.
-fn parameter_bytes<M: Module>(module: &M) -> u64 {
-    let mut bytes = ParameterBytes(0);
-    module.visit(&mut bytes);
-    bytes.0
+/// What a module's float parameters take on the device once more in another type. Those that have it already
+/// aren't copied.
+fn bytes_of_copies<M: Module>(module: &M, dtype: DType) -> u64 {
+    let mut copies = Copies { dtype, bytes: 0 };
+    module.visit(&mut copies);
+    copies.bytes
 }
 
-struct ParameterBytes(u64);
+struct Copies {
+    dtype: DType,
+    bytes: u64,
+}
 
-impl ModuleVisitor for ParameterBytes {
+impl ModuleVisitor for Copies {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let value = param.val();
-        self.0 += (value.shape().num_elements() * value.dtype().size()) as u64;
+        if value.dtype().is_float() && value.dtype() != self.dtype {
+            self.bytes += (value.shape().num_elements() * self.dtype.size()) as u64;
+        }
     }
 }
 

@@ -24,6 +24,17 @@ pub enum BuildError {
         /// The name.
         name: String,
     },
+    /// A layer holds one parameter in two places.
+    #[error(
+        "layer `{layer}` holds its parameter `{path}` twice, and each place would be trained apart: hold it \
+         once and use it twice, or make two layers of it and tie them"
+    )]
+    SharedParameter {
+        /// The layer.
+        layer: String,
+        /// The second path in it.
+        path: String,
+    },
     /// A part of the configuration is missing.
     #[error("the pipeline has no {what}: call `.{method}(…)` on the builder")]
     Missing {

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Tensor, TensorData};
 
@@ -121,10 +121,6 @@ struct Add<'a> {
 
 impl ModuleVisitor for Add<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        // A parameter that the module uses in two places comes twice.
-        if self.sums.get::<D>(param.id).is_some() {
-            return;
-        }
         let earlier = self.earlier.get::<D>(param.id).map(|earlier| match self.factor {
             1.0 => earlier,
             factor => earlier.mul_scalar(factor),
@@ -145,8 +141,8 @@ pub(crate) fn squared_norm<M: Module>(
     gradients: &GradientsParams,
     but: &HashSet<String>,
 ) -> f64 {
-    let (seen, path, parts) = (HashSet::new(), Vec::new(), Vec::new());
-    let mut norm = SquaredNorm { gradients, but, seen, path, parts };
+    let (path, parts) = (Vec::new(), Vec::new());
+    let mut norm = SquaredNorm { gradients, but, path, parts };
     module.visit(&mut norm);
     // All are queued before the first is read.
     norm.parts.into_iter().map(|part| part.into_data().iter::<f64>().sum::<f64>()).sum()
@@ -155,8 +151,6 @@ pub(crate) fn squared_norm<M: Module>(
 struct SquaredNorm<'a> {
     gradients: &'a GradientsParams,
     but: &'a HashSet<String>,
-    /// A parameter that the module uses in two places comes twice.
-    seen: HashSet<ParamId>,
     path: Vec<String>,
     parts: Vec<Tensor<1>>,
 }
@@ -166,9 +160,6 @@ impl ModuleVisitor for SquaredNorm<'_> {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if !self.but.is_empty() && self.but.contains(&self.path.join(".")) {
-            return;
-        }
-        if !self.seen.insert(param.id) {
             return;
         }
         if let Some(gradient) = self.gradients.get::<D>(param.id) {

@@ -2,13 +2,12 @@
 //! layer's name, with ids made of their paths. So neither number of stages, nor backend, nor process,
 //! nor other threads change them.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{Bool, Device, Int, Tensor};
 
-use crate::cell::read_parameters;
+use crate::cell::{read_parameters, track_path};
 
 /// Burn's generators are process-wide: only one layer at a time may seed them and draw.
 static GENERATOR: Mutex<()> = Mutex::new(());
@@ -50,7 +49,7 @@ pub(crate) fn initialize<M: Module>(
         }
         module
     };
-    let module = module.map(&mut NameIds { path: Vec::new(), ids: HashMap::new() });
+    let module = module.map(&mut NameIds { path: Vec::new() });
     module.fork(&device.clone().autodiff())
 }
 
@@ -74,15 +73,6 @@ pub(crate) fn scramble(x: u64) -> u64 {
 /// Replaces the random ids of parameters by ids made of their paths.
 struct NameIds {
     path: Vec<String>,
-    /// A parameter that a module uses in two places keeps one id: that of the first.
-    ids: HashMap<ParamId, ParamId>,
-}
-
-impl NameIds {
-    fn id(&mut self, old: ParamId) -> ParamId {
-        let path = &self.path;
-        *self.ids.entry(old).or_insert_with(|| ParamId::from(stable_hash(0, &path.join("."))))
-    }
 }
 
 macro_rules! rename {
@@ -91,20 +81,15 @@ macro_rules! rename {
             &mut self,
             param: Param<Tensor<D, $kind>>,
         ) -> Param<Tensor<D, $kind>> {
-            let (id, value, mapper) = param.consume();
-            Param::from_mapped_value(self.id(id), value, mapper)
+            let (_, value, mapper) = param.consume();
+            let id = ParamId::from(stable_hash(0, &self.path.join(".")));
+            Param::from_mapped_value(id, value, mapper)
         }
     };
 }
 
 impl ModuleMapper for NameIds {
-    fn enter_module(&mut self, name: &str, _: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.pop();
-    }
+    track_path!();
 
     rename!(map_float, burn::tensor::Float);
     rename!(map_int, Int);

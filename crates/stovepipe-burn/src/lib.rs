@@ -20,6 +20,7 @@ pub mod conformance;
 mod context;
 mod error;
 mod gradients;
+mod hosted;
 mod init;
 mod layer;
 mod loss;

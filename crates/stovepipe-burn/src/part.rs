@@ -162,7 +162,7 @@ impl<const D: usize> Part for Tensor<D> {
     common!("", same_type);
 
     fn into_host(self: Box<Self>) -> Option<HostPart> {
-        Some(HostPart::float(self.into_data()))
+        Some(HostPart::float(read(*self)))
     }
 
     fn duplicate(&self) -> Box<dyn Part> {
@@ -204,7 +204,7 @@ macro_rules! untracked_part {
             common!($name, own_type);
 
             fn into_host(self: Box<Self>) -> Option<HostPart> {
-                Some($host(self.into_data()))
+                Some($host(read(*self)))
             }
 
             fn duplicate(&self) -> Box<dyn Part> {
@@ -347,6 +347,10 @@ impl Packet {
     /// [`BoundaryError`] if it has another type.
     pub fn into_value<T: Boundary>(self) -> Result<T, BoundaryError> {
         boundary::from_parts(self.into_values())
+    }
+
+    pub(crate) fn sections(&self) -> &[usize] {
+        &self.sections
     }
 
     pub(crate) fn parts(&self) -> &[Option<Box<dyn Part>>] {

@@ -93,7 +93,7 @@ pub struct Gradients {
     /// doesn't depend on are absent.
     pub gradients: BTreeMap<String, TensorData>,
     /// Whether one isn't finite, which is looked at where the loss is
-    /// [scaled](crate::Builder::loss_scaling): it will be scaled less the next time.
+    /// [scaled](crate::Builder::loss_scaling): a dynamic scale is smaller the next time.
     pub overflowed: bool,
 }
 
@@ -397,15 +397,17 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         Ok(parameters)
     }
 
-    /// Waits until every device has done what is queued on it, such as the last step's update. Steps need
-    /// no waiting between them; measuring them does, on devices that work while the next step is prepared.
+    /// Waits until every device of this process has done what is queued on it, such as the last step's
+    /// update. Steps need no waiting between them; measuring them does, on devices that work while the next step is prepared.
     ///
     /// # Errors
     ///
     /// [`TrainError`] if a device reports a failure or a worker is gone.
     pub fn synchronize(&mut self) -> Result<(), TrainError> {
-        for summary in &self.summaries {
-            self.workers.visit(summary.stage, |stage| stage.synchronize())?.map_err(refused)?;
+        for StageSummary { stage, .. } in &self.summaries {
+            if self.workers.holds(*stage) {
+                self.workers.visit(*stage, |stage| stage.synchronize())?.map_err(refused)?;
+            }
         }
         Ok(())
     }

@@ -86,7 +86,7 @@ impl Scaler {
     }
 }
 
-/// Refuses a type that one of the devices can't compute in, or that isn't a smaller one.
+/// Refuses a type that one of the devices can't compute in, or that isn't for mixed precision.
 pub(crate) fn supports(devices: &[Device], dtype: FloatDType) -> Result<(), BuildError> {
     let refuse = |reason| Err(BuildError::ComputeDtype { dtype, reason });
     if !matches!(dtype, FloatDType::F16 | FloatDType::BF16 | FloatDType::F32) {

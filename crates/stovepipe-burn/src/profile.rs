@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc;
 use std::time::Instant;
 
 use burn::lr_scheduler::module_lr_scheduler::{ModuleLearningRate, ModuleLrScheduler};
@@ -17,6 +16,7 @@ use crate::boundary::into_packet;
 use crate::cell::{Cell, Forward, Forwarded, Tape};
 use crate::context::{Place, Side, Skipped};
 use crate::gradients::Averaging;
+use crate::hosted::{Started, spawn};
 use crate::loss::{ErasedLoss, LossTape};
 use crate::part::{Packet, Part, copied};
 use crate::profiling::Profiling;
@@ -44,12 +44,14 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
         input: I,
         target: T,
     ) -> Result<Profile, ProfileError> {
-        self.model.check()?;
+        let layer_sizes = self.model.check()?;
+        self.check()?;
         let missing = |what, method| BuildError::Missing { what, method };
         let backend = self.backend.clone().ok_or(missing("backend", "backend"))?;
         let loss = self.loss.clone().ok_or(missing("loss", "loss"))?;
         let devices = backend.devices().map_err(BuildError::from)?;
         let device = devices.first().cloned().ok_or(missing("device", "backend"))?;
+        self.check_compute_dtype(std::slice::from_ref(&device), &layer_sizes)?;
         let cut = |what, packet: Packet| {
             let samples =
                 packet.samples().map_err(|reason| ProfileError::Batch { what, reason })?;
@@ -87,7 +89,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
             profiling,
         };
         let count = self.model.layers.len();
-        skips_of(&self.model.layers, &self.model.sizes())?;
+        skips_of(&self.model.layers, &layer_sizes)?;
         let mut skipped: Vec<Skipped> = values.iter().map(|_| Skipped::new()).collect();
         let mut layers = Vec::with_capacity(count);
         let mut workspace = 0;
@@ -100,8 +102,9 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
             let is_last = layers.len() + blueprints.len() == count;
             let loss = is_last.then(|| (Arc::clone(&loss), targets.clone()));
             let start = Start { is_first: layers.is_empty(), inputs: values, skipped };
-            if let Some(counter) = profiling.memory.as_ref().filter(|_| layers.is_empty()) {
-                workspace = bench.workspace(blueprints, &start, &loss, counter)?;
+            if let Some(counter) = &profiling.memory {
+                // A rank needs what the greediest of its layers does.
+                workspace = bench.workspace(blueprints, &start, &loss, counter)?.max(workspace);
             }
             let (measured, end) = bench.measure(blueprints, start, loss)?;
             layers.extend(measured);
@@ -222,33 +225,6 @@ fn finished<R>(
         Some(Ok(measured)) => Ok(measured),
         Some(Err(source)) => Err(ProfileError::Layer { layers: names(), source }),
         None => Err(ProfileError::Panicked { layers: names() }),
-    }
-}
-
-/// Work on a thread of its own.
-struct Started<R> {
-    thread: std::thread::JoinHandle<()>,
-    result: mpsc::Receiver<R>,
-}
-
-fn spawn<R: Send + 'static>(
-    host: Box<dyn Host>,
-    work: impl FnOnce() -> R + Send + 'static,
-) -> Started<R> {
-    let (sender, result) = mpsc::channel();
-    let worker = Box::new(move || {
-        // Whoever waits for it has gone only if the caller panicked.
-        let _ = sender.send(work());
-    });
-    Started { thread: std::thread::spawn(move || host.run(worker)), result }
-}
-
-impl<R> Started<R> {
-    /// Waits for the result; there is none after a panic.
-    fn finish(self) -> Option<R> {
-        let result = self.result.recv().ok();
-        self.thread.join().ok()?;
-        result
     }
 }
 

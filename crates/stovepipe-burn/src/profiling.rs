@@ -3,57 +3,62 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Device;
 
 use crate::boundary::into_packet;
+use crate::cell::free_abandoned;
 use crate::part::Packet;
-use crate::{BackendError, Boundary};
+use crate::{Backend, BackendError, Boundary};
 
-/// Counts the bytes that are allocated, as on the processor a program's allocator can.
+/// Counts the bytes that are allocated, as on the processor a program's allocator can. With the feature
+/// `peak-alloc` the allocator of that crate is one.
 ///
 /// ```
-/// use peak_alloc::PeakAlloc;
-/// use stovepipe_burn::MemoryCounter;
+/// use stovepipe_burn::{Backend, MemoryCounter};
 ///
-/// #[global_allocator]
-/// static ALLOCATOR: PeakAlloc = PeakAlloc;
+/// /// What a backend's device says.
+/// struct OnDevice<B>(B);
 ///
-/// struct Allocator;
-///
-/// impl MemoryCounter for Allocator {
+/// impl<B: Backend> MemoryCounter for OnDevice<B> {
 ///     fn live_bytes(&self) -> u64 {
-///         ALLOCATOR.current_usage() as u64
-///     }
-///
-///     fn peak_bytes(&self) -> u64 {
-///         ALLOCATOR.peak_usage() as u64
-///     }
-///
-///     fn reset_peak(&self) {
-///         ALLOCATOR.reset_peak_usage();
+///         let devices = self.0.devices().unwrap_or_default();
+///         devices.first().and_then(|device| self.0.memory(device)).unwrap_or(0)
 ///     }
 /// }
-///
-/// let kept = vec![0u8; 4096];
-/// assert!(Allocator.live_bytes() >= 4096);
-/// # drop(kept);
 /// ```
 pub trait MemoryCounter: Send + Sync {
     /// Allocated now.
     fn live_bytes(&self) -> u64;
 
-    /// The most that was allocated at once since the last [reset](Self::reset_peak). By default what is now,
-    /// for those who can't tell: what is needed for a moment then counts as nothing.
-    fn peak_bytes(&self) -> u64 {
-        self.live_bytes()
+    /// The most that was allocated at once since the last [reset](Self::reset_peak). By default nothing, for
+    /// those who can't tell.
+    fn peak_bytes(&self) -> Option<u64> {
+        None
     }
 
     /// Begins to look for the peak anew.
     fn reset_peak(&self) {}
 }
 
+/// Counts once it is the program's `#[global_allocator]`.
+#[cfg(feature = "peak-alloc")]
+impl MemoryCounter for peak_alloc::PeakAlloc {
+    fn live_bytes(&self) -> u64 {
+        self.current_usage() as u64
+    }
+
+    fn peak_bytes(&self) -> Option<u64> {
+        Some(self.peak_usage() as u64)
+    }
+
+    fn reset_peak(&self) {
+        self.reset_peak_usage();
+    }
+}
+
 /// What a counter counts on a device, from some moment on.
 pub(crate) struct Count {
+    backend: Arc<dyn Backend>,
     device: Device,
     counter: Arc<dyn MemoryCounter>,
     before: u64,
@@ -61,16 +66,14 @@ pub(crate) struct Count {
 
 impl Count {
     pub(crate) fn begin(
+        backend: &Arc<dyn Backend>,
         device: &Device,
         counter: &Arc<dyn MemoryCounter>,
     ) -> Result<Self, BackendError> {
-        // What dropped tapes held, Burn frees with the next backward.
-        let leaf = Tensor::<1>::ones([1], &device.clone().autodiff()).require_grad();
-        leaf.clone().sum().backward();
-        drop(leaf);
-        let (device, counter) = (device.clone(), Arc::clone(counter));
-        let mut count = Self { device, counter, before: 0 };
-        count.sync()?;
+        free_abandoned(device);
+        let (backend, device) = (Arc::clone(backend), device.clone());
+        let mut count = Self { backend, device, counter: Arc::clone(counter), before: 0 };
+        count.backend.synchronize(&count.device)?;
         count.counter.reset_peak();
         count.before = count.counter.live_bytes();
         Ok(count)
@@ -78,21 +81,17 @@ impl Count {
 
     /// How much more there is than at first.
     pub(crate) fn more(&self) -> Result<u64, BackendError> {
-        self.sync()?;
+        self.backend.synchronize(&self.device)?;
         Ok(self.counter.live_bytes().saturating_sub(self.before))
     }
 
-    /// How much more there was at most since the last peak, of which this is the end.
-    pub(crate) fn most(&self) -> Result<u64, BackendError> {
-        self.sync()?;
-        let most = self.counter.peak_bytes().saturating_sub(self.before);
+    /// How much more there was at most since the last peak, of which this is the end; nothing if the counter
+    /// can't tell.
+    pub(crate) fn most(&self) -> Result<Option<u64>, BackendError> {
+        self.backend.synchronize(&self.device)?;
+        let most = self.counter.peak_bytes().map(|peak| peak.saturating_sub(self.before));
         self.counter.reset_peak();
         Ok(most)
-    }
-
-    fn sync(&self) -> Result<(), BackendError> {
-        let failed = |error| BackendError::failed(format!("{:?}", self.device), error);
-        self.device.sync().map_err(failed)
     }
 }
 
@@ -171,7 +170,8 @@ impl Profiling {
     }
 
     /// Where the bytes are read that a layer keeps, and those that it needs for a moment: by default
-    /// nowhere, and then they are unknown. Nothing else should run meanwhile, so that only this layer's
+    /// nowhere, and then they are unknown. If the counter can't tell peaks, what forward and backward need
+    /// for a moment is taken to be as much as the forward leaves behind. Nothing else should run meanwhile, so that only this layer's
     /// bytes are counted; the [busy ranks](Self::busy_ranks) have ended by then.
     #[must_use]
     pub fn memory(self, counter: impl MemoryCounter + 'static) -> Self {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
@@ -17,6 +17,7 @@ use crate::batch::{Batch, Task, Values};
 use crate::boundary::into_packet;
 use crate::cell::{Forward, Forwarded};
 use crate::context::{Place, Side, Skipped};
+use crate::hosted::spawn;
 use crate::part::Packet;
 use crate::profiling::Count;
 use crate::report::Report;
@@ -41,10 +42,10 @@ impl Rehearsal {
         Self { rank, steps: 2, counter: Arc::new(counter), side: BTreeMap::new() }
     }
 
-    /// So many steps.
+    /// So many steps, at least 1.
     #[must_use]
     pub fn steps(self, steps: usize) -> Self {
-        Self { steps, ..self }
+        Self { steps: steps.max(1), ..self }
     }
 
     /// A value that layers ask for by this name, as
@@ -63,11 +64,12 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
     ///
     /// What the rank receives is recorded first: layer by layer, so that the whole model is never there, the
     /// micro-batches run forward, and what crosses a stage's boundaries is kept for it. In the place of
-    /// gradients it receives values of their shapes. Nothing else should allocate meanwhile.
+    /// gradients it receives values of their shapes, and neither scales nor clips its own. Nothing else
+    /// should allocate meanwhile.
     ///
     /// # Errors
     ///
-    /// [`TrainError`].
+    /// [`TrainError`], also if the counter can't tell [peaks](MemoryCounter::peak_bytes).
     pub fn rehearse(
         self,
         rehearsal: &Rehearsal,
@@ -87,8 +89,9 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
         let task = Task::Train(rate?.step());
         let (input, target) = (into_packet(input), Some(into_packet(target)));
         let values = Values { input, target, side: side.clone() };
-        let scale = assembly.scaler.map_or(1.0, |scaler| scaler.scale);
-        let batch = values.cut(assembly.course.shape.micro_batches, task, 0, scale)?;
+        // Gradients are made up: nothing may be skipped or refused because of their size.
+        (assembly.common.clipping, assembly.common.skips_overflows) = (None, false);
+        let batch = values.cut(assembly.course.shape.micro_batches, task, 0, 1.0)?;
         let program = assembly.course.program(Mode::Training, batch.inputs.len())?;
         // Layers may panic.
         let record = || Traffic::record(&assembly, &batch, Rank::new(rank));
@@ -292,29 +295,29 @@ impl Play {
     ) -> Result<Vec<u64>, TrainError> {
         let mut endpoints = InProcess::group(assembly.course.shape.ranks);
         let own = Arriving(endpoints.remove(rank.index()));
+        let ranks: Vec<Rank> = endpoints.iter().map(|other| Rank::new(other.rank())).collect();
         let mut others = Vec::new();
         for endpoint in endpoints {
             let executor = self.stand_in(assembly, Rank::new(endpoint.rank()));
             let play = self.clone();
             others.push(std::thread::spawn(move || play.steps(executor, &endpoint, None)));
         }
-        let host = assembly.common.backend.host(rank.index()).map_err(BuildError::from)?;
+        let backend = Arc::clone(&assembly.common.backend);
+        let host = backend.host(rank.index()).map_err(BuildError::from)?;
         // Begins before the stages are made.
-        let count = Count::begin(assembly.device(rank), counter).map_err(BuildError::from)?;
+        let count = Count::begin(&backend, assembly.device(rank), counter);
+        let count = count.map_err(BuildError::from)?;
         let executor = RankExecutor::new(rank, assembly.stages(rank));
-        let (sender, result) = mpsc::channel();
-        let worker = Box::new(move || {
-            // Whoever waits for it stands below.
-            let _ = sender.send(self.steps(executor, &own, Some(count)));
-        });
-        let thread = std::thread::spawn(move || host.run(worker));
-        let found = result.recv().map_err(|_| StepError::WorkerGone { rank });
-        for other in others {
-            // Its failures are echoes of those of the rank in question.
-            let _ = other.join();
+        let done = spawn(host, move || self.steps(executor, &own, Some(count))).finish();
+        let mut failed = None;
+        for (other, rank) in others.into_iter().zip(ranks) {
+            let done = other.join().unwrap_or(Err(StepError::WorkerGone { rank }));
+            failed = failed.or(done.err().filter(|error| !error.is_echo()));
         }
-        let _ = thread.join();
-        Ok(found??)
+        match (done.unwrap_or(Err(StepError::WorkerGone { rank })), failed) {
+            (Err(error), Some(cause)) if error.is_echo() => Err(cause.into()),
+            (done, _) => Ok(done?),
+        }
     }
 
     fn stand_in(&self, assembly: &Assembly, rank: Rank) -> RankExecutor<StandIn> {
@@ -346,7 +349,8 @@ impl Play {
             block_on(executor.step(&job, transport))?;
             if let Some(count) = &count {
                 let most = count.most().map_err(|error| StepError::Setup(error.to_string()))?;
-                peaks.push(most);
+                let unknown = "the memory counter can't tell the most that was allocated at once";
+                peaks.push(most.ok_or_else(|| StepError::Setup(unknown.to_owned()))?);
             }
         }
         Ok(peaks)

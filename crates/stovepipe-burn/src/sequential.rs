@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Device, FloatDType, Tensor};
 
-use crate::cell::{Cell, LayerCell};
+use crate::cell::{Cell, LayerCell, track_path};
 use crate::layer::{Apply, Named, Stateless};
 use crate::replay::{Unreplayable, unreplayable};
 use crate::{Boundary, BuildError, Context, Layer, init};
@@ -24,6 +24,8 @@ pub(crate) struct Size {
     pub(crate) unreplayable: Vec<Unreplayable>,
     /// Float parameters by their path in the layer.
     pub(crate) shapes: Vec<(String, Vec<usize>)>,
+    /// The path of one that has been there before.
+    pub(crate) shared: Option<String>,
     pub(crate) stashes: Vec<String>,
     pub(crate) pops: Vec<String>,
 }
@@ -111,11 +113,13 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
         let looked_at = Arc::clone(&init);
         let look = Box::new(move || {
             let layer = looked_at(&Device::flex().autodiff());
+            let Shapes { found: shapes, shared, .. } = Shapes::of(&layer);
             Size {
                 parameters: layer.num_params(),
                 flops: layer.flops(),
                 unreplayable: unreplayable(&layer),
-                shapes: shapes(&layer),
+                shapes,
+                shared,
                 stashes: layer.stashes(),
                 pops: layer.pops(),
             }
@@ -240,44 +244,54 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
         self.sizes().iter().map(|size| size.parameters).collect()
     }
 
-    pub(crate) fn sizes(&self) -> Vec<Size> {
+    fn sizes(&self) -> Vec<Size> {
         self.layers.iter().map(|layer| (layer.look)()).collect()
     }
 
-    pub(crate) fn check(&self) -> Result<(), BuildError> {
+    /// Looks at all layers, and refuses what can't be trained.
+    pub(crate) fn check(&self) -> Result<Vec<Size>, BuildError> {
         if self.is_empty() {
             return Err(BuildError::NoLayers);
         }
         let mut names = HashSet::new();
-        match self.layers.iter().find(|layer| !names.insert(&layer.name)) {
-            Some(layer) => Err(BuildError::NameTwice { name: layer.name.to_string() }),
-            None => Ok(()),
+        if let Some(layer) = self.layers.iter().find(|layer| !names.insert(&layer.name)) {
+            return Err(BuildError::NameTwice { name: layer.name.to_string() });
         }
+        let sizes = self.sizes();
+        let mut shared = self.layers.iter().zip(&sizes).filter_map(|(layer, size)| {
+            let (layer, path) = (layer.name.to_string(), size.shared.clone()?);
+            Some(BuildError::SharedParameter { layer, path })
+        });
+        shared.next().map_or(Ok(()), Err)?;
+        Ok(sizes)
     }
 }
 
 /// Float parameters by path, without allocating them.
-fn shapes<M: Module>(module: &M) -> Vec<(String, Vec<usize>)> {
-    let mut shapes = Shapes { path: Vec::new(), found: Vec::new() };
-    module.visit(&mut shapes);
-    shapes.found
-}
-
+#[derive(Default)]
 struct Shapes {
     path: Vec<String>,
     found: Vec<(String, Vec<usize>)>,
+    ids: HashSet<ParamId>,
+    shared: Option<String>,
+}
+
+impl Shapes {
+    fn of<M: Module>(module: &M) -> Self {
+        let mut shapes = Self::default();
+        module.visit(&mut shapes);
+        shapes
+    }
 }
 
 impl ModuleVisitor for Shapes {
-    fn enter_module(&mut self, name: &str, _: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.pop();
-    }
+    track_path!();
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.found.push((self.path.join("."), param.lazy_shape().to_vec()));
+        let path = self.path.join(".");
+        if !self.ids.insert(param.id) {
+            self.shared.get_or_insert_with(|| path.clone());
+        }
+        self.found.push((path, param.lazy_shape().to_vec()));
     }
 }

@@ -11,7 +11,7 @@ use stovepipe_schedule::{MicroBatch, StageRetention};
 
 use crate::batch::{Batch, Task};
 use crate::batch_norm::{self, Observation};
-use crate::cell::{Backwarded, Cell, Forward, Forwarded, Tape};
+use crate::cell::{Backwarded, Cell, Forward, Forwarded, Tape, free_abandoned};
 use crate::context::{Place, Side, Skipped};
 use crate::gradients::{Averaging, Clipping};
 use crate::loss::{ErasedLoss, LossTape, Weight, wide};
@@ -356,6 +356,9 @@ impl StageCompute for BurnStage {
                 self.running()?.kept_inputs.insert((m, segment.start), copied(&values));
                 next = segment.end;
                 values = self.run_layers(m, segment, values, Phase::Train, false)?;
+            }
+            if !retention.dropped().is_empty() {
+                free_abandoned(&self.device);
             }
             // A last segment that was dropped makes its loss when it is rebuilt.
             let last_is_taped = next < layers;

@@ -228,12 +228,14 @@ fn data_of(bytes: &[u8], shape: Vec<usize>, dtype: DType) -> Option<TensorData> 
 /// Everything that an encoding would say, without the copy.
 impl Hash for Packet {
     fn hash<H: Hasher>(&self, state: &mut H) {
+        self.sections().hash(state);
+        self.parts().len().hash(state);
         for part in self.parts() {
             let host = part.as_ref().map(|part| part.clone_box().into_host());
             let host = host.map(|part| part.map(|HostPart { kind, data }| (kind, data)));
             std::mem::discriminant(&host).hash(state);
             if let Some(Some((kind, data))) = host {
-                (kind, &**data.shape(), data.as_bytes()).hash(state);
+                (kind, data.dtype(), &**data.shape(), data.as_bytes()).hash(state);
             }
         }
     }

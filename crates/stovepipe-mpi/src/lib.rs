@@ -2,8 +2,9 @@
 //! are the processes of an MPI job, on one machine or on a cluster.
 //!
 //! Values travel as point-to-point messages, which carry the whole tag; their size is found out by the
-//! receiver, so that varying shapes need no handshake. A value is copied once when it is encoded into a
-//! buffer, and once when it is decoded; buffers are used again. One thread of each process makes all MPI
+//! receiver, so that varying shapes need no handshake. The last tensor of a value is sent from where it is,
+//! whatever comes before it is copied into a buffer, and all is copied once when it is decoded; buffers are
+//! used again. One thread of each process makes all MPI
 //! calls, because large messages move only inside such calls: it progresses them while the process
 //! computes, and sleeps longer and longer while nothing happens.
 //!

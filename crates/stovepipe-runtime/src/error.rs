@@ -174,7 +174,8 @@ impl StepError {
     }
 
     /// Whether this only echoes a failure on another rank.
-    pub(crate) fn is_echo(&self) -> bool {
+    #[must_use]
+    pub fn is_echo(&self) -> bool {
         matches!(
             self,
             Self::UpdateElsewhere { .. }

@@ -161,6 +161,33 @@ impl Plan {
         Stage::first(self.stages()).map(of).collect()
     }
 
+    /// For each stage, the micro-batches whose forward has run and whose backward hasn't ended at the moment
+    /// when its rank has most of them over all its stages; the first such moment. On a rank of one stage these are its
+    /// [`stage_activations`](Self::stage_activations), on others at most that.
+    #[must_use]
+    pub fn activations_at_peak(&self) -> Vec<usize> {
+        let mut at_peak = vec![0; self.stages()];
+        for rank in 0..self.ranks() {
+            let (mut now, mut most) = (vec![0usize; self.stages()], 0);
+            for action in self.row(rank) {
+                let held = &mut now[action.stage.index()];
+                match action.kind {
+                    ComputeKind::Forward if self.mode() == Mode::Training => *held += 1,
+                    ComputeKind::Backward | ComputeKind::BackwardWeight => *held -= 1,
+                    _ => {}
+                }
+                let total = now.iter().sum();
+                if total > most {
+                    most = total;
+                    for stage in self.stages_of(rank) {
+                        at_peak[stage.index()] = now[stage.index()];
+                    }
+                }
+            }
+        }
+        at_peak
+    }
+
     /// The most micro-batches between forward and backward in these actions of one rank.
     fn peak_in_flight<'a>(&self, actions: impl IntoIterator<Item = &'a Compute>) -> usize {
         let mut peak = Peak::default();
@@ -298,7 +325,7 @@ impl Peak {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Edges, GPipe, OneFOneB, Retention, Schedule, Shape, Stage, ZbH1};
+    use crate::{Edges, GPipe, Interleaved1F1B, OneFOneB, Retention, Schedule, Shape, Stage, ZbH1};
 
     fn program(schedule: &dyn Schedule, retention: &StageRetention) -> Program {
         let plan = schedule.plan(Shape::new(2, 4)).expect("a plan");
@@ -328,6 +355,17 @@ mod tests {
         // Two segments: both inputs stay, the larger one is rebuilt alone.
         let two = StageRetention::drop_segments(Stage::new(0), 3, vec![0..1, 1..3]);
         assert_eq!(bytes(&two.expect("legal")), 4 * (1 + 2) + 18 + 27 + 3 + 4 + arriving);
+    }
+
+    #[test]
+    fn stages_of_a_rank_hold_most_at_different_times() {
+        let plan = Interleaved1F1B.plan(Shape::new(2, 4).with_chunks(2)).expect("a plan");
+        assert_eq!(plan.stage_activations(), [4, 3, 2, 1]);
+        let at_peak = plan.activations_at_peak();
+        assert_eq!(at_peak[0] + at_peak[2], 5);
+        assert_eq!(at_peak[1] + at_peak[3], 3);
+        let plan = OneFOneB.plan(Shape::new(3, 4)).expect("a plan");
+        assert_eq!(plan.activations_at_peak(), plan.stage_activations());
     }
 
     #[test]

@@ -116,6 +116,11 @@ impl Backend for Tch {
         Ok(Box::new(Threads(self.threads)))
     }
 
+    /// But for the processor.
+    fn is_lazy(&self) -> bool {
+        self.devices != Devices::Processor
+    }
+
     /// On the processor.
     fn is_deterministic(&self) -> bool {
         self.devices == Devices::Processor

@@ -58,7 +58,8 @@ pub struct Measurement {
     pub memory: Option<MemoryUse>,
 }
 
-/// What a layer holds and needs for one micro-batch, in bytes.
+/// What a layer holds and needs for one micro-batch, in bytes. Where only what stays could be counted, the last
+/// three are what its forward leaves behind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryUse {
     /// What its backward needs, its input included and its output not.

@@ -382,7 +382,12 @@ impl<'a> Tuner<'a> {
             });
             partitioner = partitioner.memory(Memory {
                 layers: bytes.collect(),
-                in_flight: plan.stage_activations(),
+                in_flight: if cautious {
+                    plan.stage_activations()
+                } else {
+                    // Stages of one rank needn't hold most at the same time.
+                    plan.activations_at_peak()
+                },
                 capacities: capacities[..plan.ranks()]
                     .iter()
                     .map(|bytes| bytes.saturating_sub(moment))

@@ -84,6 +84,10 @@ impl Backend for Wgpu {
         device.identity().map_or_else(|| format!("{device:?}"), |identity| identity.name)
     }
 
+    fn is_lazy(&self) -> bool {
+        true
+    }
+
     /// Burn's gradient of GELU is that of its approximation there: 3e-4 away.
     fn precision(&self) -> f64 {
         1e-3

@@ -1,5 +1,8 @@
 //! Several backends in one pipeline: every pair of those that were compiled in and have devices here.
 
+mod common;
+
+use stovepipe::burn::optim::AdamConfig;
 use stovepipe::prelude::*;
 use stovepipe::{BACKENDS, backend_named, conformance};
 
@@ -25,8 +28,18 @@ fn backends_train_together() {
 
 #[test]
 fn ranks_in_excess_start_again_from_the_first() {
-    let devices = |names| backend_named(names, 1).expect("flex is there").devices();
-    assert_eq!(devices("flex,flex,flex").expect("devices").len(), 3);
+    let backend = backend_named("flex,flex,flex", 1).expect("flex is there");
+    assert_eq!(backend.devices().expect("devices").len(), 3);
+    let mut pipeline = Pipeline::builder(common::model())
+        .backend(backend)
+        .stages(4)
+        .optimizer(AdamConfig::new().init())
+        .learning_rate(1e-2)
+        .loss(CrossEntropy)
+        .build()
+        .expect("a pipeline of four ranks");
+    let (x, y) = common::batch(8, 0);
+    pipeline.step(x, y).expect("a step");
     let nothing = stovepipe::Mixed::new();
     assert!(nothing.devices().expect_err("no ranks").to_string().contains("`.ranks(…)`"));
 }

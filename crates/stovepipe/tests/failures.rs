@@ -338,6 +338,18 @@ fn incomplete_and_impossible_pipelines_are_refused_with_advice() {
     );
     let twice = model().push_fn("a", |x: Tensor<2>| x);
     refused(Pipeline::builder(twice).backend(Flex::new()).build(), "names must be unique");
+    let shared = Sequential::<Tensor<2>>::new().push_module(
+        "pair",
+        |device| {
+            let one = LinearConfig::new(2, 2).init(device);
+            vec![one.clone(), one]
+        },
+        |pair, x: Tensor<2>| pair[1].forward(pair[0].forward(x)),
+    );
+    refused(
+        Pipeline::builder(shared).backend(Flex::new()).build(),
+        "layer `pair` holds its parameter `1.weight` twice",
+    );
     let no_optimizer =
         Pipeline::builder(model()).backend(Flex::new()).loss(MeanSquaredError).build();
     assert!(

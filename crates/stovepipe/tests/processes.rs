@@ -48,6 +48,7 @@ fn course(mut pipeline: Toy) -> (Vec<u64>, Vec<u8>, common::Bits) {
     for step in 0..2 {
         let (x, y) = batch(7, step);
         let done = pipeline.step(x.clone(), y.clone()).expect("a step");
+        pipeline.synchronize().expect("what this process has");
         numbers.extend([done.loss, pipeline.evaluate(x, y).expect("evaluates").loss]);
     }
     let predicted = pipeline.predict(batch(5, 9).0).expect("predicts").into_data();

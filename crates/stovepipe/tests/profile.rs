@@ -2,26 +2,18 @@
 
 mod common;
 
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use common::{CLASSES, DIM, SEQ, batch, bits, model};
-use peak_alloc::PeakAlloc;
+use stovepipe::burn::nn::{Linear, LinearConfig};
 use stovepipe::burn::optim::AdamConfig;
-use stovepipe::burn::tensor::{Int, Tensor};
+use stovepipe::burn::tensor::{Device, Int, Tensor};
 use stovepipe::prelude::*;
 use stovepipe::tune::{Cluster, Profile, Time, Tuner};
-use stovepipe::{Builder, MemoryCounter, ProfileError, Profiling};
-
-#[global_allocator]
-static ALLOCATOR: PeakAlloc = PeakAlloc;
-
-struct Allocator;
-
-impl MemoryCounter for Allocator {
-    fn live_bytes(&self) -> u64 {
-        ALLOCATOR.current_usage() as u64
-    }
-}
+use stovepipe::{Builder, MemoryCounter, ProfileError, Profiling, Rehearsal};
 
 type ToyBuilder = Builder<Tensor<2, Int>, Tensor<3>, Tensor<2, Int>>;
 
@@ -67,15 +59,33 @@ fn bytes_are_those_of_the_layers() {
     }
 }
 
+/// Finds a thousand bytes more whenever it is asked, and knows no peaks.
+#[derive(Default)]
+struct Growing(AtomicU64);
+
+impl MemoryCounter for Growing {
+    fn live_bytes(&self) -> u64 {
+        self.0.fetch_add(1000, Ordering::Relaxed)
+    }
+}
+
 #[test]
-fn kept_bytes_are_counted_where_something_counts() {
-    let profile = measure(&Profiling::new([1, 4]).runs(1).memory(Allocator));
+fn where_peaks_are_unknown_what_a_forward_leaves_behind_stands_for_them() {
+    let profile = measure(&Profiling::new([1, 4]).runs(1).memory(Growing::default()));
     assert!(profile.knows_memory());
     for layer in profile.layers() {
-        let memory = layer.measurements[1].memory.expect("known");
-        let kept = memory.activation_bytes;
-        assert!(kept >= layer.measurements[1].input_bytes, "{}: {kept}", layer.name);
+        for measured in &layer.measurements {
+            let memory = measured.memory.expect("known");
+            let own = 1000u64.saturating_sub(measured.output_bytes);
+            assert_eq!(memory.activation_bytes, own + measured.input_bytes, "{}", layer.name);
+            let peaks = [memory.forward_bytes, memory.untaped_bytes, memory.backward_bytes];
+            assert_eq!(peaks, [1000; 3], "{}", layer.name);
+        }
     }
+    let (x, y) = batch(4, 0);
+    let refused = builder().rehearse(&Rehearsal::new(0, Growing::default()), x, y);
+    let refused = refused.expect_err("there is no peak to tell").to_string();
+    assert!(refused.contains("can't tell"), "{refused}");
 }
 
 #[test]
@@ -90,10 +100,39 @@ fn measuring_leaves_no_trace() {
 }
 
 #[test]
-fn other_ranks_can_be_kept_busy_and_progress_is_told() {
+fn other_ranks_run_the_same_layers_meanwhile() {
+    let threads = Arc::new(Mutex::new(HashSet::new()));
+    let seen = Arc::clone(&threads);
+    let model = Sequential::<Tensor<2>>::new().push_module(
+        "layer",
+        |device| LinearConfig::new(2, 2).init(device),
+        move |layer: &Linear, x: Tensor<2>| {
+            // Until both threads have been here, or for too long.
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_secs(30) {
+                let mut threads = seen.lock().expect("no panic");
+                threads.insert(std::thread::current().id());
+                if threads.len() > 1 {
+                    break;
+                }
+                drop(threads);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            layer.forward(x)
+        },
+    );
+    let x = Tensor::<2>::ones([2, 2], &Device::flex());
+    let builder = Pipeline::builder(model).backend(Flex::new()).loss(MeanSquaredError);
+    let profiling = Profiling::new([2]).runs(1).warm_up(0).busy_ranks(1);
+    builder.profile(&profiling, x.clone(), x).expect("a profile");
+    assert_eq!(threads.lock().expect("no panic").len(), 2);
+}
+
+#[test]
+fn progress_is_told() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let teller = Arc::clone(&told);
-    let profiling = Profiling::new([2]).runs(2).busy_ranks(1).progress(move |name, number, of| {
+    let profiling = Profiling::new([2]).runs(1).progress(move |name, number, of| {
         teller.lock().expect("no panic").push(format!("{number}/{of} {name}"));
     });
     measure(&profiling);

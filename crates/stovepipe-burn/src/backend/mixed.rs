@@ -130,6 +130,10 @@ impl Backend for Mixed {
         self.of(device).ok()?.memory(device)
     }
 
+    fn is_lazy(&self) -> bool {
+        self.ranks.iter().any(|place| place.backend.is_lazy())
+    }
+
     /// That of the least precise.
     fn precision(&self) -> f64 {
         self.ranks.iter().map(|place| place.backend.precision()).fold(0.0, f64::max)

@@ -18,7 +18,7 @@ impl Subject {
         &mut self,
         counter: &Arc<dyn MemoryCounter>,
     ) -> Result<u64, StageError> {
-        let count = Count::begin(&self.device, counter)?;
+        let count = Count::begin(&self.backend, &self.device, counter)?;
         for index in 0..self.inputs.len() {
             self.run(index)?;
         }
@@ -33,7 +33,7 @@ impl Subject {
         index: usize,
         counter: &Arc<dyn MemoryCounter>,
     ) -> Result<Vec<MemoryUse>, StageError> {
-        let device = self.device.clone();
+        let (backend, device) = (Arc::clone(&self.backend), self.device.clone());
         let mut outputs = self.forwards(index, Phase::Train)?.outputs.into_iter();
         let mut skipped = self.skipped[index].clone();
         let mut inputs = copied(&self.inputs[index]);
@@ -42,12 +42,12 @@ impl Subject {
             let input_bytes = bytes(&inputs);
             let taken = copied(&inputs);
             let mut popped = skipped.clone();
-            let count = Count::begin(&device, counter)?;
+            let count = Count::begin(&backend, &device, counter)?;
             self.run_layer(layer, index, taken, (Phase::Train, Forward::Untaped), &mut popped)?;
             let untaped_bytes = count.most()?;
 
             let taken = copied(&inputs);
-            let count = Count::begin(&device, counter)?;
+            let count = Count::begin(&backend, &device, counter)?;
             let Ran { outputs: returned, tape, loss } =
                 self.forward(layer, index, taken, Phase::Train, &mut skipped)?;
             let (grown, forward_bytes) = (count.more()?, count.most()?);
@@ -56,7 +56,7 @@ impl Subject {
             drop(returned);
 
             inputs = outputs.next().unwrap_or_default();
-            let count = Count::begin(&device, counter)?;
+            let count = Count::begin(&backend, &device, counter)?;
             let gradients = match loss {
                 Some(loss) => loss.backward(1.0),
                 // Of their own, as if they had arrived.
@@ -67,9 +67,9 @@ impl Subject {
             let backward_bytes = count.most()?;
             found.push(MemoryUse {
                 activation_bytes: own.saturating_add(input_bytes),
-                forward_bytes,
-                untaped_bytes,
-                backward_bytes,
+                forward_bytes: forward_bytes.unwrap_or(grown),
+                untaped_bytes: untaped_bytes.unwrap_or(grown),
+                backward_bytes: backward_bytes.unwrap_or(grown),
             });
         }
         Ok(found)
@@ -85,9 +85,7 @@ impl Subject {
         self.run(self.inputs.len() - 1)?;
         let mut found = Vec::with_capacity(self.cells.len());
         for cell in &mut self.cells {
-            // Which the update lets go of.
-            let copies = cell.copy_bytes();
-            let count = Count::begin(&self.device, counter)?;
+            let count = Count::begin(&self.backend, &self.device, counter)?;
             cell.complete(None);
             let mut staged = 0;
             if self.stage_updates {
@@ -95,9 +93,9 @@ impl Subject {
                 staged = count.more()?;
             }
             cell.commit(rate, Averaging::mean(1.0))?;
-            let most = count.most()?;
+            let most = count.most()?.unwrap_or(staged);
             cell.abandon();
-            found.push(((most + copies).saturating_sub(staged), staged));
+            found.push((most.saturating_sub(staged), staged));
         }
         Ok(found)
     }
