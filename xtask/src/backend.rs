@@ -8,9 +8,9 @@ use crate::shell::program;
 
 /// The features that one build of Burn serves together.
 const TOGETHER: &str = "stovepipe/tch,stovepipe/wgpu";
-/// The same with transports, which Burn has nothing to do with.
-pub(crate) const EVERYTHING: &str =
-    "stovepipe/tch,stovepipe/wgpu,stovepipe/mpi,stovepipe-benches/mpi,stovepipe-examples/mpi";
+/// The same with CUDA, which links LLVM, and with transports, which Burn has nothing to do with.
+pub(crate) const EVERYTHING: &str = "stovepipe/tch,stovepipe/wgpu,stovepipe/cuda,stovepipe/mpi,\
+     stovepipe-benches/mpi,stovepipe-examples/mpi";
 
 /// Whether NVIDIA's driver lists devices.
 pub(crate) fn has_nvidia() -> bool {

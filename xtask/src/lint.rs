@@ -65,35 +65,29 @@ const WITHOUT_BURN: [&str; 8] = [
     "stovepipe-cli",
 ];
 
-/// Checks what needs only Rust, or `all` crates and features.
+/// Checks what needs only Rust, and if asked to `all` crates and features.
 pub(crate) fn run(all: bool) -> Result<()> {
     cargo(["fmt", "--all", "--check"]).run()?;
     tidy::check()?;
     dependencies()?;
-    let everything = ["--workspace", "--features", &format!("{EVERYTHING},stovepipe/cuda")];
+    compiled(&[])?;
     if all {
-        Setup::Tch.run()?;
-        Setup::Mpi.run()?;
-        // As on docs.rs, CUDA's compiler then needs no LLVM: nothing is linked here.
-        compiled(&everything, Some("DOCS_RS"))
+        for what in [Setup::Tch, Setup::Cuda, Setup::Mpi] {
+            what.run()?;
+        }
+        compiled(&["--workspace", "--features", EVERYTHING])
     } else {
         eprintln!("what needs wgpu, tch, cuda or mpi is NOT CHECKED: `--all` does that too");
-        compiled(&[], None)
+        Ok(())
     }
 }
 
-/// What compiles the crates that `which` selects, with a variable set to 1.
-pub(crate) fn compiled(which: &[&str], variable: Option<&str>) -> Result<()> {
+/// What compiles the crates that `which` selects.
+pub(crate) fn compiled(which: &[&str]) -> Result<()> {
     let clippy = cargo(["clippy", "--release", "--all-targets"]).args(which);
-    let clippy = clippy.args(["--", "--deny", "warnings"]);
+    clippy.args(["--", "--deny", "warnings"]).run()?;
     let doc = cargo(["doc", "--release", "--no-deps"]).args(which);
-    for run in [clippy, doc.env("RUSTDOCFLAGS", "--deny warnings")] {
-        match variable {
-            Some(variable) => run.env(variable, "1").run()?,
-            None => run.run()?,
-        }
-    }
-    Ok(())
+    doc.env("RUSTDOCFLAGS", "--deny warnings").run()
 }
 
 /// Checks the direction of dependencies with `cargo tree`.

@@ -140,8 +140,8 @@ fn main() -> Result<()> {
         }
         Command::Test { backend, filter, .. } => test(backend, &filter),
         Command::Lint { transport: Some(transport), .. } => {
-            lint::compiled(&["--package", transport.package()], None)?;
-            lint::compiled(&["--features", transport.feature()], None)
+            lint::compiled(&["--package", transport.package()])?;
+            lint::compiled(&["--features", transport.feature()])
         }
         Command::Lint { all, .. } => lint::run(all),
         Command::Setup { what } => what.run(),
@@ -184,11 +184,9 @@ fn test_all(filter: &[String]) -> Result<()> {
     for what in Setup::value_variants() {
         what.run()?;
     }
-    // One build of Burn serves everything but CUDA's crate, which links LLVM.
-    let together = ["test", "--release", "--workspace", "--exclude", "stovepipe-cuda"];
-    let features = ["--features", backend::EVERYTHING, "--"];
-    cargo(together).args(features).args(filter).run()?;
-    test(Backend::Cuda, filter)
+    // One build of Burn serves everything.
+    let together = ["test", "--release", "--workspace", "--features", backend::EVERYTHING, "--"];
+    cargo(together).args(filter).run()
 }
 
 fn test_transport(transport: Transport, filter: &[String]) -> Result<()> {
