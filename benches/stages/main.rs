@@ -5,7 +5,7 @@
 mod calibration;
 mod torch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -116,9 +116,15 @@ fn main() -> Result<()> {
             of.split.extend(measure(&arguments, arguments.stages, micro_batches)?);
         }
         if let Some(python) = &arguments.torch {
-            let counts: Vec<usize> = measured.keys().copied().collect();
             for schedule in torch::SCHEDULES {
                 let (stages, steps) = (arguments.stages, arguments.steps);
+                // PyTorch's schedules refuse fewer micro-batches than stages.
+                let least = if schedule == "single" { 1 } else { stages };
+                let counts = measured.keys().copied().filter(|&count| count >= least);
+                let counts: Vec<usize> = counts.collect();
+                if counts.is_empty() {
+                    continue;
+                }
                 let taken = torch::measure(python, schedule, stages, &counts, steps, (on, model))?;
                 for (micro_batches, seconds) in taken {
                     let of = measured.entry(micro_batches).or_default();
@@ -203,13 +209,14 @@ fn compare(rows: &[Row]) -> Option<AgainstTorch> {
 }
 
 fn print(rows: &[Row], stages: usize) {
-    let schedules = || rows.iter().take(1).flat_map(|row| row.torch.keys());
+    // Not every number of micro-batches has all.
+    let schedules: BTreeSet<&str> = rows.iter().flat_map(|row| row.torch.keys().copied()).collect();
     let mut table = Table::new();
     let header = ["micro-batches".to_owned(), "1 stage".to_owned(), format!("{stages} stages")];
     let header = header
         .into_iter()
         .chain(["simulated", "simulated / measured", "speedup"].into_iter().map(str::to_owned));
-    let of_torch = schedules().map(|schedule| format!("PyTorch, {schedule}"));
+    let of_torch = schedules.iter().map(|schedule| format!("PyTorch, {schedule}"));
     table.set_header(header.chain(of_torch));
     let seconds = |seconds: f64| format!("{seconds:.3} s");
     for row in rows {
@@ -221,7 +228,9 @@ fn print(rows: &[Row], stages: usize) {
             row.simulated_to_measured.map(|ratio| format!("{ratio:.2}")).unwrap_or_default(),
             format!("{:.2}", row.speedup),
         ];
-        let of_torch = row.torch.values().map(|time| seconds(*time));
+        let of_torch = schedules
+            .iter()
+            .map(|schedule| row.torch.get(schedule).map(|time| seconds(*time)).unwrap_or_default());
         table.add_row(cells.into_iter().chain(of_torch));
     }
     println!("{table}");
