@@ -4,7 +4,7 @@ use stovepipe_checkpoint::{
     Always, Budget, CheckpointPolicy, LayerActivations, Never, Selective, SqrtLayers,
 };
 use stovepipe_partition::Partition;
-use stovepipe_schedule::{Drain, GPipe, OneFOneB, Shape};
+use stovepipe_schedule::{Drain, GPipe, Interleaved1F1B, OneFOneB, Shape};
 use stovepipe_tune::{
     Cluster, Configuration, LayerProfile, Measurement, MemoryUse, Profile, Report, Time, TuneError,
     Tuner,
@@ -154,6 +154,24 @@ fn memory_decides_about_recomputation_and_ranks() {
     // One rank for each layer isn't enough for 399 bytes.
     let error = tune(1, 399).expect_err("a layer needs 400 bytes").to_string();
     assert!(error.contains("more bytes on every rank") && !error.contains("ranks like"), "{error}");
+}
+
+#[test]
+fn stages_of_one_rank_need_not_hold_most_at_once() {
+    let profile = profile(4, 0.0, 1.0, &[1, 100, 400]);
+    let tune = |cluster: &Cluster| {
+        Tuner::new(&profile, cluster)
+            .schedules(vec![Box::new(Interleaved1F1B)])
+            .policies(vec![Box::new(Never)])
+            .ranks([2])
+            .chunks([2])
+            .micro_batches([4])
+            .tune()
+    };
+    let report = tune(&Cluster::new(2)).expect("everything fits");
+    let most = report.best().most_memory().expect("known");
+    assert!(tune(&Cluster::new(2).memory(vec![most; 2])).is_ok());
+    assert!(tune(&Cluster::new(2).memory(vec![most - 1; 2])).is_err());
 }
 
 #[test]
