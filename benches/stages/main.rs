@@ -114,20 +114,14 @@ fn main() -> Result<()> {
             let of = measured.entry(micro_batches).or_default();
             of.one_stage.extend(measure(&arguments, 1, micro_batches)?);
             of.split.extend(measure(&arguments, arguments.stages, micro_batches)?);
-        }
-        if let Some(python) = &arguments.torch {
+            // Right after: the machine may be faster a minute later.
+            let Some(python) = &arguments.torch else { continue };
             for schedule in torch::SCHEDULES {
                 let (stages, steps) = (arguments.stages, arguments.steps);
                 // PyTorch's schedules refuse fewer micro-batches than stages.
-                let least = if schedule == "single" { 1 } else { stages };
-                let counts = measured.keys().copied().filter(|&count| count >= least);
-                let counts: Vec<usize> = counts.collect();
-                if counts.is_empty() {
-                    continue;
-                }
-                let taken = torch::measure(python, schedule, stages, &counts, steps, (on, model))?;
-                for (micro_batches, seconds) in taken {
-                    let of = measured.entry(micro_batches).or_default();
+                if schedule == "single" || micro_batches >= stages {
+                    let run = torch::Run { schedule, stages, micro_batches, steps };
+                    let seconds = run.measure(python, on, model)?;
                     of.torch.entry(schedule).or_default().extend(seconds);
                 }
             }

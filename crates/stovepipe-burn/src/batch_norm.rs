@@ -58,6 +58,9 @@ pub struct BatchNorm {
     /// Added to the variance.
     #[module(skip)]
     pub epsilon: f64,
+    /// Whether training, too, normalizes with the running statistics, and leaves them as they are.
+    #[module(skip)]
+    pub frozen: bool,
 }
 
 impl BatchNorm {
@@ -74,6 +77,7 @@ impl BatchNorm {
             ),
             momentum: 0.1,
             epsilon: 1e-5,
+            frozen: false,
         }
     }
 
@@ -92,10 +96,14 @@ impl BatchNorm {
         // Statistics over many samples need more than 16 bits.
         let (dtype, x) = (x.dtype(), widen(x));
         let (gamma, beta) = (widen(self.gamma.val()), widen(self.beta.val()));
-        if context.phase() == Phase::Evaluate {
+        if context.phase() == Phase::Evaluate || self.frozen {
             let device = x.device();
+            let placed = |value: Tensor<1>| {
+                let value = value.to_device(&device.clone().inner());
+                if device.is_autodiff() { Tensor::from_inner(value) } else { value }
+            };
             let (mean, variance) = self.running.get();
-            let (mean, variance) = (mean.to_device(&device), variance.to_device(&device));
+            let (mean, variance) = (placed(mean), placed(variance));
             return cast(batch_norm(x, gamma, beta, mean, variance, self.epsilon), dtype);
         }
         let count = x.shape().num_elements() / x.dims()[1].max(1);
@@ -113,7 +121,7 @@ impl BatchNorm {
 }
 
 impl From<burn::nn::BatchNorm> for BatchNorm {
-    /// With the parameters, running statistics and settings of Burn's.
+    /// With the parameters, running statistics and settings of Burn's; frozen if that is.
     fn from(norm: burn::nn::BatchNorm) -> Self {
         let inner = |value: Tensor<1>| {
             widen(if value.device().is_autodiff() { value.inner() } else { value })
@@ -127,6 +135,7 @@ impl From<burn::nn::BatchNorm> for BatchNorm {
             ),
             momentum: norm.momentum,
             epsilon: norm.epsilon,
+            frozen: !norm.training.val().is_enabled(),
         }
     }
 }

@@ -24,16 +24,16 @@ pub enum BuildError {
         /// The name.
         name: String,
     },
-    /// A layer holds one parameter in two places.
+    /// One parameter is held in two places.
     #[error(
-        "layer `{layer}` holds its parameter `{path}` twice, and each place would be trained apart: hold it \
-         once and use it twice, or make two layers of it and tie them"
+        "`{first}` and `{second}` are one parameter, and each would be trained apart: hold it once in one layer \
+         and use it twice, or tie them with `.tie([\"{first}\", \"{second}\"])` on the model"
     )]
     SharedParameter {
-        /// The layer.
-        layer: String,
-        /// The second path in it.
-        path: String,
+        /// Its path in the model.
+        first: String,
+        /// The other one.
+        second: String,
     },
     /// A part of the configuration is missing.
     #[error("the pipeline has no {what}: call `.{method}(…)` on the builder")]

@@ -150,8 +150,13 @@ macro_rules! common {
 
         fn concat(&self, others: Vec<Box<dyn Part>>) -> Option<Box<dyn Part>> {
             let mut pieces = vec![self.clone()];
+            let shape = self.shape();
             for other in others {
-                pieces.push(*other.into_any().downcast::<Self>().ok()?);
+                let piece = *other.into_any().downcast::<Self>().ok()?;
+                if piece.shape()[1..] != shape[1..] {
+                    return None;
+                }
+                pieces.push(piece);
             }
             Some(Box::new(Tensor::cat(pieces, 0)))
         }

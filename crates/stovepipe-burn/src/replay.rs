@@ -15,6 +15,8 @@ pub(crate) struct Unreplayable {
 
 const DRAWS: &str = "it draws from a generator that all threads share, so that another mask would be \
                      drawn: use `context.dropout(x, probability)` or `context.normal(&x)`";
+const SLOPES: &str = "it draws from a generator that all threads share, so that other slopes would be \
+                      drawn: make them with `context.uniform(&x)`";
 const COUNTS: &str = "its running statistics would count the micro-batch twice: use stovepipe's \
                       `BatchNorm`, which converts from it";
 
@@ -30,13 +32,19 @@ struct Search {
     /// Fields on the way, and the type that each belongs to.
     path: Vec<(String, String)>,
     found: Vec<Unreplayable>,
+    /// The place of a module that was last found not to train, whose running statistics stay.
+    frozen: Option<Vec<String>>,
 }
 
 impl Search {
+    /// The place of the module whose field is visited.
+    fn place(&self) -> Vec<String> {
+        let names = self.path.iter().map(|(name, _)| name.clone());
+        names.take(self.path.len().saturating_sub(1)).collect()
+    }
+
     fn add(&mut self, module: &'static str, advice: &'static str) {
-        let names = self.path.iter().map(|(name, _)| name.as_str());
-        let path: Vec<&str> = names.take(self.path.len().saturating_sub(1)).collect();
-        let found = Unreplayable { path: path.join("."), module, advice };
+        let found = Unreplayable { path: self.place().join("."), module, advice };
         if !self.found.contains(&found) {
             self.found.push(found);
         }
@@ -47,7 +55,8 @@ impl ModuleVisitor for Search {
     fn enter_module(&mut self, name: &str, container_type: &str) {
         self.path.push((name.to_owned(), container_type.to_owned()));
         // Ours has the same name, and no such field.
-        if container_type == "Struct:BatchNorm" && name == "running_mean" {
+        let is_burns = container_type == "Struct:BatchNorm" && name == "running_mean";
+        if is_burns && self.frozen != Some(self.place()) {
             self.add("BatchNorm", COUNTS);
         }
     }
@@ -59,11 +68,13 @@ impl ModuleVisitor for Search {
     fn visit_flag(&mut self, flag: &Param<Flag>) {
         let container = self.path.last().map(|(_, container)| container.as_str());
         if !flag.val().is_enabled() {
+            self.frozen = Some(self.place());
             return;
         }
         match container {
             Some("Struct:Dropout") => self.add("Dropout", DRAWS),
             Some("Struct:GaussianNoise") => self.add("GaussianNoise", DRAWS),
+            Some("Struct:RRelu") => self.add("RRelu", SLOPES),
             _ => {}
         }
     }
@@ -72,7 +83,9 @@ impl ModuleVisitor for Search {
 #[cfg(test)]
 mod tests {
     use burn::nn::attention::MultiHeadAttentionConfig;
-    use burn::nn::{BatchNormConfig, DropoutConfig, GaussianNoiseConfig, LinearConfig};
+    use burn::nn::{
+        BatchNormConfig, DropoutConfig, GaussianNoiseConfig, LinearConfig, RReluConfig,
+    };
     use burn::tensor::Device;
 
     use super::*;
@@ -90,9 +103,13 @@ mod tests {
         assert_eq!(found(&dropout.freeze()), []);
         let noise = GaussianNoiseConfig::new(0.5).init();
         assert_eq!(found(&vec![noise]), [("0".to_owned(), "GaussianNoise")]);
+        let relu = RReluConfig::new().init();
+        assert_eq!(found(&relu), [(String::new(), "RRelu")]);
         let attention = MultiHeadAttentionConfig::new(4, 2).init(&device);
         assert_eq!(found(&attention), [("dropout".to_owned(), "Dropout")]);
         let norm = BatchNormConfig::new(3).init(&device);
         assert_eq!(found(&norm), [(String::new(), "BatchNorm")]);
+        let norms = vec![norm.clone().freeze(), norm];
+        assert_eq!(found(&norms), [("1".to_owned(), "BatchNorm")]);
     }
 }

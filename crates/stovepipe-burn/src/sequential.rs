@@ -1,6 +1,6 @@
 //! Models: sequences of named layers, each given as a function of its device.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ pub(crate) struct Size {
     pub(crate) unreplayable: Vec<Unreplayable>,
     /// Float parameters by their path in the layer.
     pub(crate) shapes: Vec<(String, Vec<usize>)>,
-    /// The path of one that has been there before.
-    pub(crate) shared: Option<String>,
+    /// As the layer made them, in the same order: those that it shares with others have the same.
+    ids: Vec<ParamId>,
     pub(crate) stashes: Vec<String>,
     pub(crate) pops: Vec<String>,
 }
@@ -113,13 +113,13 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
         let looked_at = Arc::clone(&init);
         let look = Box::new(move || {
             let layer = looked_at(&Device::flex().autodiff());
-            let Shapes { found: shapes, shared, .. } = Shapes::of(&layer);
+            let Shapes { found: shapes, ids, .. } = Shapes::of(&layer);
             Size {
                 parameters: layer.num_params(),
                 flops: layer.flops(),
                 unreplayable: unreplayable(&layer),
                 shapes,
-                shared,
+                ids,
                 stashes: layer.stashes(),
                 pops: layer.pops(),
             }
@@ -258,11 +258,17 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
             return Err(BuildError::NameTwice { name: layer.name.to_string() });
         }
         let sizes = self.sizes();
-        let mut shared = self.layers.iter().zip(&sizes).filter_map(|(layer, size)| {
-            let (layer, path) = (layer.name.to_string(), size.shared.clone()?);
-            Some(BuildError::SharedParameter { layer, path })
-        });
-        shared.next().map_or(Ok(()), Err)?;
+        let mut known: HashMap<ParamId, String> = HashMap::new();
+        for (layer, size) in self.layers.iter().zip(&sizes) {
+            for (id, (path, _)) in size.ids.iter().zip(&size.shapes) {
+                let second = format!("{}.{path}", layer.name);
+                let Some(first) = known.insert(*id, second.clone()) else { continue };
+                let is_tied = |tie: &Vec<String>| tie.contains(&first) && tie.contains(&second);
+                if !self.ties.iter().any(is_tied) {
+                    return Err(BuildError::SharedParameter { first, second });
+                }
+            }
+        }
         Ok(sizes)
     }
 }
@@ -272,8 +278,7 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
 struct Shapes {
     path: Vec<String>,
     found: Vec<(String, Vec<usize>)>,
-    ids: HashSet<ParamId>,
-    shared: Option<String>,
+    ids: Vec<ParamId>,
 }
 
 impl Shapes {
@@ -288,10 +293,7 @@ impl ModuleVisitor for Shapes {
     track_path!();
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let path = self.path.join(".");
-        if !self.ids.insert(param.id) {
-            self.shared.get_or_insert_with(|| path.clone());
-        }
-        self.found.push((path, param.lazy_shape().to_vec()));
+        self.ids.push(param.id);
+        self.found.push((self.path.join("."), param.lazy_shape().to_vec()));
     }
 }

@@ -348,8 +348,22 @@ fn incomplete_and_impossible_pipelines_are_refused_with_advice() {
     );
     refused(
         Pipeline::builder(shared).backend(Flex::new()).build(),
-        "layer `pair` holds its parameter `1.weight` twice",
+        "`pair.0.weight` and `pair.1.weight` are one parameter",
     );
+    let one = LinearConfig::new(2, 2).init(&Device::flex());
+    let (first, second) = (one.clone(), one);
+    let shared = || {
+        let (first, second) = (first.clone(), second.clone());
+        Sequential::<Tensor<2>>::new()
+            .push_module("up", move |_| first.clone(), |m: &Linear, x: Tensor<2>| m.forward(x))
+            .push_module("down", move |_| second.clone(), |m: &Linear, x: Tensor<2>| m.forward(x))
+    };
+    refused(
+        Pipeline::builder(shared()).backend(Flex::new()).build(),
+        "`up.weight` and `down.weight` are one parameter",
+    );
+    let tied = shared().tie(["up.weight", "down.weight"]).tie(["up.bias", "down.bias"]);
+    assert!(Pipeline::builder(tied).backend(Flex::new()).build().is_ok());
     let no_optimizer =
         Pipeline::builder(model()).backend(Flex::new()).loss(MeanSquaredError).build();
     assert!(

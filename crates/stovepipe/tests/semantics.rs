@@ -492,6 +492,34 @@ fn batch_norm_takes_over_from_burns() {
 }
 
 #[test]
+fn a_frozen_batch_norm_stays_frozen() {
+    let burns = BatchNormConfig::new(3).with_momentum(0.4).init(&Device::flex().autodiff());
+    let x = common::floats([5, 3]) * 3.0 + 2.0;
+    burns.forward(Tensor::from_inner(x.clone()));
+    let kept = BatchNorm::from(burns.freeze());
+    let norm = kept.clone();
+    let model = Sequential::<Tensor<2>>::new().push("norm", move |_| Alone { norm: norm.clone() });
+    let mut pipeline = Pipeline::builder(model)
+        .backend(Flex::new())
+        .micro_batches(2)
+        .checkpoint(Always)
+        .optimizer(SgdConfig::new().init())
+        .learning_rate(0.1)
+        .loss(MeanSquaredError)
+        .build()
+        .expect("a pipeline");
+    let read = || {
+        let (mean, variance) = kept.running_statistics();
+        [mean, variance].map(|t| t.into_data().iter::<f64>().collect::<Vec<_>>())
+    };
+    let before = read();
+    let y = common::floats([5, 3]);
+    let evaluated = pipeline.evaluate(x.clone(), y.clone()).expect("evaluates").loss;
+    assert_eq!(pipeline.step(x, y).expect("a step").loss, evaluated);
+    assert_eq!(read(), before);
+}
+
+#[test]
 fn running_statistics_are_those_of_the_whole_mini_batch() {
     // Kept to look at: clones share them.
     let kept = BatchNorm::new(3, &Device::flex().autodiff());

@@ -269,6 +269,9 @@ fn shapes_may_differ_from_micro_batch_to_micro_batch() {
         (step.loss, step.weight),
         (losses[0], (3 * SEQ + 2 * (SEQ - 1) + 2 * (SEQ - 2)) as f64)
     );
+    // There is no one tensor to put such outputs into.
+    let error = pipeline.predict(batch(7, 0).0).expect_err("of different lengths").to_string();
+    assert!(error.contains("can't be joined"), "{error}");
 }
 
 #[test]
