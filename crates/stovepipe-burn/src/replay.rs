@@ -82,10 +82,9 @@ impl ModuleVisitor for Search {
 
 #[cfg(test)]
 mod tests {
+    use burn::nn::activation::RReluConfig;
     use burn::nn::attention::MultiHeadAttentionConfig;
-    use burn::nn::{
-        BatchNormConfig, DropoutConfig, GaussianNoiseConfig, LinearConfig, RReluConfig,
-    };
+    use burn::nn::{BatchNormConfig, DropoutConfig, GaussianNoiseConfig, LinearConfig};
     use burn::tensor::Device;
 
     use super::*;
