@@ -6,7 +6,7 @@ micro-batches: pre-norm Transformer blocks on floats, mean squared error, plain 
 
 `single` trains on one stage and accumulates over the micro-batches; `gpipe` and `1f1b` run
 torch.distributed.pipelining with a process for each stage, over gloo. Prints a line of JSON for each number of
-micro-batches: the seconds of each step, after two that warm up. Needs torch 2.9.0, the LibTorch that `tch` 0.22
+micro-batches: the seconds of each step, after two that warm up, and PyTorch's version. Needs torch 2.9.0, the LibTorch that `tch` 0.22
 binds to.
 """
 
@@ -67,7 +67,8 @@ def measure(steps, step):
 
 
 def tell(micro_batches, seconds):
-    print(json.dumps({"micro_batches": micro_batches, "seconds": seconds}), flush=True)
+    line = {"micro_batches": micro_batches, "seconds": seconds, "version": torch.__version__}
+    print(json.dumps(line), flush=True)
 
 
 def setting(sizes):
@@ -132,6 +133,8 @@ def main():
     for name, default in defaults.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     sizes = parser.parse_args()
+    if sizes.layers % sizes.stages or any(sizes.batch % count for count in sizes.micro_batches):
+        parser.error("blocks must divide evenly among stages, samples among micro-batches")
     if sizes.schedule == "single":
         single(sizes)
         return

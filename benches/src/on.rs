@@ -1,5 +1,8 @@
 //! What a benchmark runs on: the backend, and the machine with its devices and versions.
 
+use std::fmt;
+use std::process::Command;
+
 use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
@@ -40,6 +43,7 @@ impl On {
             backend: self.name.clone(),
             threads: self.threads,
             devices,
+            graphics_processors: graphics_processors(),
             processors: std::thread::available_parallelism()?.get(),
             processor: processor(),
             system: std::env::consts::OS,
@@ -55,11 +59,32 @@ pub struct Machine {
     backend: String,
     threads: usize,
     devices: Vec<String>,
+    /// Each with its driver's version, where NVIDIA's driver lists them.
+    graphics_processors: Vec<String>,
     processors: usize,
     processor: Option<String>,
     system: &'static str,
     architecture: &'static str,
     versions: Vec<String>,
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { backend, devices, threads, processors, processor, .. } = self;
+        let processor = processor.as_deref().unwrap_or(self.architecture);
+        write!(f, "{backend} on {}, {threads} threads for each rank, ", devices.join(", "))?;
+        write!(f, "{processors} processors ({processor})")?;
+        self.graphics_processors.iter().try_for_each(|gpu| write!(f, ", {gpu}"))
+    }
+}
+
+/// As NVIDIA's driver lists them.
+fn graphics_processors() -> Vec<String> {
+    let ask = ["--query-gpu=name,driver_version", "--format=csv,noheader"];
+    let listed = Command::new("nvidia-smi").args(ask).output().ok();
+    let listed = listed.filter(|output| output.status.success());
+    let listed = listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    listed.unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
 /// The processor's name, where Linux tells.

@@ -84,6 +84,8 @@ struct Row {
 struct AgainstTorch {
     one_stage: f64,
     split: f64,
+    /// PyTorch's version.
+    version: String,
 }
 
 /// What was measured of one number of micro-batches.
@@ -102,6 +104,8 @@ fn main() -> Result<()> {
         println!("{}", measured.time().median);
         return Ok(());
     }
+    let machine = on.machine()?;
+    println!("{machine}");
     let two_processes_against_one =
         calibration::two_against_one(on, model, arguments.rounds * arguments.steps)?;
     println!(
@@ -109,6 +113,7 @@ fn main() -> Result<()> {
     );
 
     let mut measured: BTreeMap<usize, Measured> = BTreeMap::new();
+    let mut torch_version = None;
     for round in 1..=arguments.rounds {
         for &micro_batches in &arguments.micro_batches {
             let of = measured.entry(micro_batches).or_default();
@@ -121,8 +126,9 @@ fn main() -> Result<()> {
                 // PyTorch's schedules refuse fewer micro-batches than stages.
                 if schedule == "single" || micro_batches >= stages {
                     let run = torch::Run { schedule, stages, micro_batches, steps };
-                    let seconds = run.measure(python, on, model)?;
+                    let torch::Line { seconds, version } = run.measure(python, on, model)?;
                     of.torch.entry(schedule).or_default().extend(seconds);
+                    torch_version = Some(version);
                 }
             }
         }
@@ -133,15 +139,16 @@ fn main() -> Result<()> {
         .map(|(micro_batches, measured)| row(&arguments, micro_batches, measured))
         .collect::<Result<Vec<_>>>()?;
     print(&rows, arguments.stages);
-    let against_torch = compare(&rows);
-    if let Some(AgainstTorch { one_stage, split }) = &against_torch {
+    let against_torch = torch_version.and_then(|version| compare(&rows, version));
+    if let Some(AgainstTorch { one_stage, split, version }) = &against_torch {
         println!(
-            "each at its best: one stage takes {one_stage:.2} times PyTorch's, {} stages {split:.2} times",
+            "each at its best: one stage takes {one_stage:.2} times PyTorch {version}'s time, {} stages \
+             {split:.2} times",
             arguments.stages
         );
     }
     let report = Report {
-        machine: on.machine()?,
+        machine,
         model: *model,
         stages: arguments.stages,
         steps: arguments.rounds * arguments.steps,
@@ -189,7 +196,7 @@ fn row(arguments: &Arguments, micro_batches: usize, measured: Measured) -> Resul
     })
 }
 
-fn compare(rows: &[Row]) -> Option<AgainstTorch> {
+fn compare(rows: &[Row], version: String) -> Option<AgainstTorch> {
     let best = |times: &dyn Fn(&Row) -> Option<f64>| rows.iter().filter_map(times).reduce(f64::min);
     let one_stage = best(&|row| Some(row.one_stage))?;
     let split = best(&|row| Some(row.split))?;
@@ -199,7 +206,11 @@ fn compare(rows: &[Row]) -> Option<AgainstTorch> {
             of.map(|(_, seconds)| *seconds).reduce(f64::min)
         })
     };
-    Some(AgainstTorch { one_stage: one_stage / torch(true)?, split: split / torch(false)? })
+    Some(AgainstTorch {
+        one_stage: one_stage / torch(true)?,
+        split: split / torch(false)?,
+        version,
+    })
 }
 
 fn print(rows: &[Row], stages: usize) {

@@ -12,8 +12,11 @@ pub(crate) const SCHEDULES: [&str; 3] = ["single", "gpipe", "1f1b"];
 
 /// A line that the script prints.
 #[derive(Deserialize)]
-struct Line {
-    seconds: Vec<f64>,
+pub(crate) struct Line {
+    /// Of each step.
+    pub(crate) seconds: Vec<f64>,
+    /// PyTorch's.
+    pub(crate) version: String,
 }
 
 /// What is trained.
@@ -25,8 +28,13 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Seconds of its steps.
-    pub(crate) fn measure(&self, python: &Path, on: &On, model: &Model) -> Result<Vec<f64>> {
+    /// What the script prints of it.
+    pub(crate) fn measure(&self, python: &Path, on: &On, model: &Model) -> Result<Line> {
+        ensure!(
+            model.layers.is_multiple_of(self.stages)
+                && model.batch.is_multiple_of(self.micro_batches),
+            "PyTorch's script divides blocks and samples evenly: choose other numbers, or leave out --torch"
+        );
         ensure!(
             !model.uneven,
             "PyTorch's script has even blocks only: leave out --uneven or --torch"
@@ -45,8 +53,6 @@ impl Run {
         let text = String::from_utf8(output.stdout)?;
         // Gloo prints there too.
         let line = text.lines().find(|line| line.starts_with('{')).unwrap_or(&text);
-        let Line { seconds } = serde_json::from_str(line)
-            .with_context(|| format!("PyTorch's script printed `{line}`"))?;
-        Ok(seconds)
+        serde_json::from_str(line).with_context(|| format!("PyTorch's script printed `{line}`"))
     }
 }

@@ -150,6 +150,9 @@ fn describe(pipeline: &LanguageModel, corpus: &Corpus) {
             stage.parameters
         );
     }
+    for shared in pipeline.shared_devices() {
+        println!("{} ranks share {}", shared.ranks.len(), shared.device);
+    }
 }
 
 fn progress_bar(steps: usize) -> ProgressBar {

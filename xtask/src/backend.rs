@@ -24,8 +24,12 @@ pub(crate) enum Backend {
     Flex,
     /// Graphics processors through Vulkan, Metal, DirectX 12 or OpenGL.
     Wgpu,
-    /// LibTorch.
+    /// LibTorch on the processor.
     Tch,
+    /// LibTorch on NVIDIA's graphics processors.
+    TchCuda,
+    /// LibTorch on Apple's graphics processor.
+    TchMps,
     /// NVIDIA's graphics processors.
     Cuda,
 }
@@ -37,26 +41,29 @@ impl Backend {
             Self::Flex => "flex",
             Self::Wgpu => "wgpu",
             Self::Tch => "tch",
+            Self::TchCuda => "tch-cuda",
+            Self::TchMps => "tch-mps",
             Self::Cuda => "cuda",
         }
     }
 
-    fn setup(self) -> Option<Setup> {
-        match self {
-            Self::Flex => None,
-            Self::Wgpu => Some(Setup::Wgpu),
-            Self::Tch => Some(Setup::Tch),
-            Self::Cuda => Some(Setup::Cuda),
-        }
+    /// Whether it runs on graphics processors.
+    pub(crate) fn is_graphical(self) -> bool {
+        !matches!(self, Self::Flex | Self::Tch)
     }
 
     /// Says how to set it up if that hasn't been done.
     pub(crate) fn require(self) -> Result<()> {
-        let name = self.name();
-        match self.setup() {
-            Some(setup) if !setup.is_ready() => bail!("run `cargo xtask setup {name}` first"),
-            _ => Ok(()),
+        let setup = match self {
+            Self::Flex => return Ok(()),
+            Self::Wgpu => Setup::Wgpu,
+            Self::Tch | Self::TchCuda | Self::TchMps => Setup::Tch,
+            Self::Cuda => Setup::Cuda,
+        };
+        if !setup.is_ready() {
+            bail!("run `cargo xtask setup {}` first", setup.name());
         }
+        Ok(())
     }
 
     /// What Cargo builds for programs that run on it. LibTorch and wgpu are built together where both can be, so
@@ -65,7 +72,7 @@ impl Backend {
         match self {
             Self::Flex => Vec::new(),
             Self::Wgpu if !Setup::Tch.is_ready() => vec!["--features", "wgpu"],
-            Self::Wgpu | Self::Tch => {
+            Self::Wgpu | Self::Tch | Self::TchCuda | Self::TchMps => {
                 let but = ["--exclude", "stovepipe-cuda", "--exclude", "stovepipe-mpi"];
                 [&["--workspace"], &but[..], &["--features", TOGETHER]].concat()
             }
@@ -76,20 +83,21 @@ impl Backend {
     /// What Cargo tests: on Flex everything, on another backend its crate and what runs on every backend there
     /// is.
     pub(crate) fn tested(self) -> Vec<&'static str> {
-        let on_all = ["--test", "backends", "--test", "char_lm"];
-        match self {
-            Self::Flex => Vec::new(),
+        let alone = |package, feature| {
+            let on_all = ["--package", "stovepipe", "--package", "stovepipe-examples"];
+            [&["--package", package], &on_all[..], &["--features", feature]].concat()
+        };
+        let (build, test) = match self {
+            Self::Flex => return Vec::new(),
+            // Where nothing can be computed on it, its crate is only linked and asked for devices.
+            Self::Cuda if !has_nvidia() => return vec!["--package", "stovepipe-cuda"],
+            Self::Cuda => (alone("stovepipe-cuda", "stovepipe/cuda"), "cuda"),
             Self::Wgpu if !Setup::Tch.is_ready() => {
-                let build = ["--package", "stovepipe-wgpu", "--package", "stovepipe"];
-                let build = build.into_iter().chain(["--package", "stovepipe-examples"]);
-                build
-                    .chain(["--features", "stovepipe/wgpu", "--test", "wgpu"])
-                    .chain(on_all)
-                    .collect()
+                (alone("stovepipe-wgpu", "stovepipe/wgpu"), "wgpu")
             }
-            Self::Wgpu => [self.built(), vec!["--test", "wgpu"], on_all.to_vec()].concat(),
-            Self::Tch => [self.built(), vec!["--test", "tch"], on_all.to_vec()].concat(),
-            Self::Cuda => vec!["--package", "stovepipe-cuda"],
-        }
+            Self::Wgpu => (self.built(), "wgpu"),
+            Self::Tch | Self::TchCuda | Self::TchMps => (self.built(), "tch"),
+        };
+        [&build[..], &["--test", test, "--test", "backends", "--test", "char_lm"]].concat()
     }
 }

@@ -1,5 +1,5 @@
-//! Developer commands: `cargo xtask setup`, `test`, `lint`, `bench`, `ci`. What they check stands in their own
-//! modules; what users need is in the library and the examples.
+//! Developer commands: `cargo xtask setup`, `test`, `lint`, `bench`. What they check stands in their own modules;
+//! what users need is in the library and the examples.
 
 mod backend;
 mod lint;
@@ -23,8 +23,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Runs all tests, documentation examples and downstream crates included; of backends but Flex and of
-    /// transports those of the backend or transport.
+    /// Runs all tests that need only Rust, documentation examples and downstream crates included; of backends but
+    /// Flex and of transports those of the backend or transport.
     Test {
         /// The backend to test.
         #[arg(long, value_enum, default_value_t = Backend::Flex)]
@@ -65,12 +65,13 @@ enum Command {
         /// The transport to measure.
         #[arg(long, value_enum, conflicts_with = "backend")]
         transport: Option<Transport>,
+        /// Further features of Cargo, such as `autotune`, `fusion` and `vulkan` on graphics processors.
+        #[arg(long, value_delimiter = ',')]
+        features: Vec<String>,
         /// Arguments for the benchmark; `-- --help` lists them.
         #[arg(last = true)]
         arguments: Vec<String>,
     },
-    /// Lint, then test, both with all backends and transports.
-    Ci,
 }
 
 /// What can be measured.
@@ -145,23 +146,20 @@ fn main() -> Result<()> {
         }
         Command::Lint { all, .. } => lint::run(all),
         Command::Setup { what } => what.run(),
-        Command::Bench { benchmark, backend: Some(backend), arguments, .. } => {
+        Command::Bench { benchmark, backend: Some(backend), features, arguments, .. } => {
             if benchmark.is_of_transports() {
                 bail!("it is measured of a transport: say which with `--transport`");
             }
-            bench(benchmark, backend, &arguments)
+            bench(benchmark, backend, &features, &arguments)
         }
-        Command::Bench { benchmark, transport, arguments, .. } => {
+        Command::Bench { benchmark, transport, features, arguments, .. } => {
             if !benchmark.is_of_transports() {
                 bail!("it is measured on a backend: say which with `--backend`");
             }
-            let features = transport.into_iter().flat_map(|t| ["--features", t.feature()]);
-            let bench = cargo(["bench", "--bench", benchmark.target()]).args(features);
+            let own = transport.into_iter().flat_map(|t| ["--features", t.feature()]);
+            let bench = cargo(["bench", "--bench", benchmark.target()]).args(own);
+            let bench = bench.args(features.iter().flat_map(|feature| ["--features", feature]));
             bench.args(["--"]).args(arguments).run()
-        }
-        Command::Ci => {
-            lint::run(true)?;
-            test_all(&[])
         }
     }
 }
@@ -169,12 +167,13 @@ fn main() -> Result<()> {
 /// In the release profile, whose build of Burn the examples and benchmarks share.
 fn test(backend: Backend, filter: &[String]) -> Result<()> {
     backend.require()?;
-    if matches!(backend, Backend::Wgpu | Backend::Tch) {
+    let is_idle = backend == Backend::Cuda && !backend::has_nvidia();
+    if is_idle {
+        eprintln!("no NVIDIA device: pipelines and the example on CUDA are NOT CHECKED");
+    } else if backend != Backend::Flex {
         // Tests that are named don't build the programs that they start.
         cargo(["build", "--release", "--example", "char-lm"]).args(backend.built()).run()?;
     }
-    // Where nothing can be computed on it, its crate is only linked and asked for devices.
-    let is_idle = backend == Backend::Cuda && !backend::has_nvidia();
     let profile = if is_idle { "--profile=dev" } else { "--release" };
     cargo(["test", profile]).args(backend.tested()).args(["--"]).args(filter).run()
 }
@@ -195,16 +194,35 @@ fn test_transport(transport: Transport, filter: &[String]) -> Result<()> {
     jobs.args(["--test", "jobs", "--"]).args(filter).run()
 }
 
-fn bench(benchmark: Benchmark, backend: Backend, arguments: &[String]) -> Result<()> {
+fn bench(
+    benchmark: Benchmark,
+    backend: Backend,
+    features: &[String],
+    arguments: &[String],
+) -> Result<()> {
     backend.require()?;
-    let bench = cargo(["bench", "--bench", benchmark.target()]).args(backend.built());
-    let bench = bench.args(["--", "--backend", backend.name()]).args(arguments);
+    let mut bench = cargo(["bench", "--bench", benchmark.target()]).args(backend.built());
+    bench = bench.args(features.iter().flat_map(|feature| ["--features", feature]));
+    if backend.is_graphical() {
+        bench = bench.args(at_full_speed()?);
+    }
+    bench = bench.args(["--", "--backend", backend.name()]).args(arguments);
     if matches!((benchmark, backend), (Benchmark::Stages, Backend::Tch)) {
-        // PyTorch on the same model stands in the same report.
+        // PyTorch on the same model, with the same library, stands in the same report.
         match setup::python() {
-            python if python.exists() => return bench.args(["--torch"]).args([python]).run(),
-            python => eprintln!("PyTorch is NOT MEASURED: there is no {}", python.display()),
+            Some(python) => bench = bench.args(["--torch"]).args([python]),
+            None => eprintln!(
+                "PyTorch is NOT MEASURED: LIBTORCH is in no Python environment; unset it and run `cargo xtask setup tch`"
+            ),
         }
     }
     bench.run()
+}
+
+/// What undoes the settings of Cargo's configuration that hurry the compiling of crates which devices wait for.
+fn at_full_speed() -> Result<Vec<String>> {
+    let config = std::fs::read_to_string(shell::root().join(".cargo/config.toml"))?;
+    let hurried = config.lines().filter_map(|line| line.strip_suffix(" = { opt-level = 1 }"));
+    let speed = |name| format!("--config=profile.release.package.{name}.opt-level=3");
+    Ok(hurried.map(speed).collect())
 }

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
+use crate::backend::has_nvidia;
 use crate::shell::{program, root};
 
 /// The version that `tch` binds to.
@@ -26,17 +27,18 @@ pub(crate) enum Setup {
 }
 
 impl Setup {
+    /// As on the command line.
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
     /// Whether nothing is lacking.
     pub(crate) fn is_ready(self) -> bool {
         match self {
             // Elsewhere the system has a driver.
             Self::Wgpu => {
                 !cfg!(target_os = "linux")
-                    || ["/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d"].into_iter().any(|folder| {
-                        Path::new(folder)
-                            .read_dir()
-                            .is_ok_and(|mut drivers| drivers.next().is_some())
-                    })
+                    || (has_library("libvulkan.so.1") && !vulkan_drivers().is_empty())
             }
             // Set by the file that `configure_torch` writes, or by somebody who has a LibTorch already.
             Self::Tch => std::env::var_os("LIBTORCH")
@@ -46,32 +48,66 @@ impl Setup {
             }
             Self::Mpi => {
                 let answers = |name: &&str| program(name).args(["--version"]).read().is_ok();
-                ["mpirun", "mpicc"].iter().all(answers) && has_libclang()
+                ["mpirun", "mpicc"].iter().all(answers)
+                    && (std::env::var_os("LIBCLANG_PATH").is_some()
+                        || ["libclang.so", "libclang-1", "libclang-2"].into_iter().any(has_library))
             }
         }
     }
 
     /// Installs what is lacking.
     pub(crate) fn run(self) -> Result<()> {
-        let name = self.to_possible_value().map(|value| value.get_name().to_owned());
-        let name = name.unwrap_or_default();
+        let name = self.name();
         if self.is_ready() {
             eprintln!("{name}: everything is there");
-            return Ok(());
+        } else {
+            match self {
+                Self::Wgpu => packages(&["mesa-vulkan-drivers", "libvulkan1"], &[]),
+                Self::Tch => torch(),
+                Self::Cuda => cuda(),
+                Self::Mpi => packages(&["libopenmpi-dev", "openmpi-bin", "libclang-dev"], &[]),
+            }?;
+            eprintln!("{name}: set up");
         }
-        match self {
-            Self::Wgpu => packages(&["mesa-vulkan-drivers", "libvulkan1"]),
-            Self::Tch => torch(),
-            Self::Cuda => cuda(),
-            Self::Mpi => packages(&["libopenmpi-dev", "openmpi-bin", "libclang-dev"]),
-        }?;
-        eprintln!("{name}: set up");
+        if self == Self::Wgpu && has_nvidia() && !vulkan_drivers().contains("nvidia") {
+            eprintln!(
+                "there is an NVIDIA device, but not its Vulkan driver (Debian: nvidia-vulkan-icd, Ubuntu: \
+                 libnvidia-gl): wgpu can't use it, and computes on the processor"
+            );
+        }
         Ok(())
     }
 }
 
-/// Installs Debian packages.
-fn packages(names: &[&str]) -> Result<()> {
+/// Names of Vulkan's drivers on Linux, each of which is a file.
+fn vulkan_drivers() -> String {
+    let chosen = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"].map(std::env::var_os);
+    let chosen = chosen.into_iter().flatten().map(PathBuf::from);
+    let places = ["/usr/share", "/usr/local/share", "/etc", "/usr/local/etc"].into_iter();
+    let folders = places.filter_map(|place| Path::new(place).join("vulkan/icd.d").read_dir().ok());
+    let found = folders.flat_map(|drivers| drivers.flatten().map(|driver| driver.path()));
+    chosen.chain(found).map(|path| format!("{}\n", path.display())).collect()
+}
+
+/// Whether a library of this name will be found: the loader knows it, or it is in a folder where Debian's LLVMs
+/// are.
+fn has_library(name: &str) -> bool {
+    // Not everybody's path has the folder of the system's own programs.
+    let loaders = ["ldconfig", "/sbin/ldconfig"].into_iter();
+    let mut known = loaders.filter_map(|loader| program(loader).args(["-p"]).read().ok());
+    known.any(|known| known.contains(name))
+        || Path::new("/usr/lib").read_dir().is_ok_and(|folders| {
+            let libraries = |folder: PathBuf| folder.join("lib").read_dir().ok();
+            let llvms = folders
+                .flatten()
+                .filter(|folder| folder.file_name().to_string_lossy().starts_with("llvm-"));
+            let mut files = llvms.filter_map(|folder| libraries(folder.path())).flatten().flatten();
+            files.any(|file| file.file_name().to_string_lossy().starts_with(name))
+        })
+}
+
+/// Installs Debian packages, and goes on as root.
+fn packages(names: &[&str], then: &[&[&str]]) -> Result<()> {
     if !Path::new("/usr/bin/apt-get").exists() {
         bail!(
             "this is no Debian or Ubuntu: install what its packages {} hold, then try again",
@@ -80,7 +116,7 @@ fn packages(names: &[&str]) -> Result<()> {
     }
     let install = ["apt-get", "install", "-y", "-q", "-o", "DPkg::Lock::Timeout=600"];
     let install: Vec<&str> = install.into_iter().chain(names.iter().copied()).collect();
-    as_root(&[&["apt-get", "update", "-q"], &install])
+    as_root(&[&[&["apt-get", "update", "-q"], &install[..]], then].concat())
 }
 
 /// Runs commands as root, or prints them where that isn't allowed.
@@ -113,9 +149,10 @@ fn environment() -> PathBuf {
     target().join(format!("torch-{TORCH}"))
 }
 
-/// The interpreter that has PyTorch, which serves comparisons too.
-pub(crate) fn python() -> PathBuf {
-    environment().join("bin/python")
+/// The interpreter of the PyTorch that LibTorch is part of, which serves comparisons.
+pub(crate) fn python() -> Option<PathBuf> {
+    let torch = PathBuf::from(std::env::var_os("LIBTORCH")?);
+    torch.ancestors().map(|folder| folder.join("bin/python")).find(|python| python.exists())
 }
 
 /// What `.cargo/config.toml` includes: where LibTorch is.
@@ -128,17 +165,17 @@ fn is_libtorch(folder: &Path) -> bool {
 }
 
 fn torch() -> Result<()> {
-    let python = python();
-    if !python.exists() {
-        let environment = environment();
-        let make = || program("python3").args(["-m", "venv"]).args([&environment]).run();
+    let environment = environment();
+    let python = environment.join("bin/python").to_string_lossy().into_owned();
+    if program(&python).args(["-m", "pip", "--version"]).read().is_err() {
+        // One that was left halfway has no pip.
+        let make = || program("python3").args(["-m", "venv", "--clear"]).args([&environment]).run();
         // Debian has a package of its own for that.
         if make().is_err() {
-            packages(&["python3", "python3-venv"])?;
+            packages(&["python3", "python3-venv"], &[])?;
             make()?;
         }
     }
-    let python = python.to_string_lossy().into_owned();
     let torch = format!("torch=={TORCH}");
     // NumPy only keeps PyTorch from complaining that it isn't there.
     program(&python).args(["-m", "pip", "install", "--quiet", &torch, "numpy"]).run()?;
@@ -148,17 +185,32 @@ fn torch() -> Result<()> {
     if !is_libtorch(&folder) {
         bail!("{} holds no LibTorch", folder.display());
     }
-    configure_torch(&folder)
+    configure_torch(&folder)?;
+    match std::env::var_os("LIBTORCH") {
+        Some(other) if Path::new(&other) != folder => bail!(
+            "LibTorch is in {}, but LIBTORCH says {}: unset it if it is yours, and run this again",
+            folder.display(),
+            other.display()
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// Tells Cargo where LibTorch is: for building by a variable, for running by where libraries are looked for.
 fn configure_torch(folder: &Path) -> Result<()> {
     let folder = folder.display();
     let config = torch_config();
+    // Cargo appends the program and its arguments.
+    let runner = |system: &str, variable: &str| {
+        format!(
+            "[target.'cfg(target_os = \"{system}\")']\nrunner = [\"sh\", \"-c\", '''\
+             {variable}=\"{folder}/lib${{{variable}:+:${variable}}}\" exec \"$0\" \"$@\"''']\n"
+        )
+    };
     let text = format!(
-        "[env]\nLIBTORCH = \"{folder}\"\n\n[target.'cfg(target_os = \"linux\")']\n\
-         runner = [\"env\", \"LD_LIBRARY_PATH={folder}/lib\"]\n\n[target.'cfg(target_os = \"macos\")']\n\
-         runner = [\"env\", \"DYLD_LIBRARY_PATH={folder}/lib\"]\n"
+        "[env]\nLIBTORCH = \"{folder}\"\n\n{}\n{}",
+        runner("linux", "LD_LIBRARY_PATH"),
+        runner("macos", "DYLD_LIBRARY_PATH")
     );
     if let Some(parent) = config.parent() {
         std::fs::create_dir_all(parent)?;
@@ -190,34 +242,36 @@ fn llvm() -> Result<PathBuf> {
 /// Whether Burn's build can fetch the LLVM itself.
 fn is_llvm_reached() -> bool {
     let Ok(version) = llvm_version() else { return false };
+    let architecture = if cfg!(target_arch = "x86_64") { "x64" } else { "AArch64" };
+    let system = std::env::consts::OS;
     let page = format!(
-        "https://github.com/tracel-ai/tracel-llvm/releases/download/v{version}/linux-x64.checksums.json"
+        "https://github.com/tracel-ai/tracel-llvm/releases/download/v{version}/\
+         {system}-{architecture}.checksums.json"
     );
     let look = ["--head", "--fail", "--silent", "--location", "--max-time", "20", &page];
     program("curl").args(look).read().is_ok()
 }
 
-/// Whether bindgen will find libclang.
-fn has_libclang() -> bool {
-    std::env::var_os("LIBCLANG_PATH").is_some()
-        || program("ldconfig").args(["-p"]).read().is_ok_and(|all| all.contains("libclang"))
-        || Path::new("/usr/lib").read_dir().is_ok_and(|folders| {
-            let mut names = folders.flatten().map(|folder| folder.file_name());
-            names.any(|name| name.to_string_lossy().starts_with("llvm-"))
-        })
-}
-
 fn cuda() -> Result<()> {
+    if program("curl").args(["--version"]).read().is_err() {
+        packages(&["curl"], &[])?;
+        if is_llvm_reached() {
+            return Ok(());
+        }
+    }
     eprintln!("cuda: Burn's own LLVM can't be reached; the distribution's serves");
     let llvm_dev = format!("llvm-{DEBIAN_LLVM}-dev");
     let polly = format!("libpolly-{DEBIAN_LLVM}-dev");
-    packages(&[&llvm_dev, &polly, "libz3-dev", "zlib1g-dev", "libzstd-dev", "libxml2-dev"])?;
+    let names = [&*llvm_dev, &polly, "libz3-dev", "zlib1g-dev", "libzstd-dev", "libxml2-dev"];
     let home = format!("/usr/lib/llvm-{DEBIAN_LLVM}");
     let z3 = format!("/usr/lib/{}-linux-gnu/libz3.so", std::env::consts::ARCH);
     // Debian's llvm-config names this library so.
     let linked_as = format!("{home}/lib/liblibz3.so");
     let sentinel = format!("{home}/{SENTINEL}");
-    as_root(&[&["ln", "-sfn", &z3, &linked_as], &["touch", &sentinel]])?;
+    let finish: [&[&str]; 2] = [&["ln", "-sfn", &z3, &linked_as], &["touch", &sentinel]];
+    if !Path::new(&sentinel).exists() {
+        packages(&names, &finish)?;
+    }
     let folder = llvm()?;
     if let Some(parent) = folder.parent() {
         std::fs::create_dir_all(parent)?;

@@ -11,7 +11,7 @@ use stovepipe_schedule::{Rank, Stage};
 
 use crate::cell::Cell;
 use crate::loss::ErasedLoss;
-use crate::pipeline::{Course, StageSummary};
+use crate::pipeline::{Course, SharedDevice, StageSummary};
 use crate::precision::Scaler;
 use crate::sequential::{Blueprint, MakeContext, Size};
 use crate::skips::{Routes, Skip, names_of};
@@ -55,6 +55,22 @@ impl Assembly {
 
     pub(crate) fn device(&self, rank: Rank) -> &Device {
         &self.devices[rank.index() % self.devices.len()]
+    }
+
+    /// The devices with several of these ranks.
+    pub(crate) fn shared_devices(&self, ranks: usize) -> Vec<SharedDevice> {
+        let mut found: Vec<(&Device, Vec<Rank>)> = Vec::new();
+        for rank in Rank::first(ranks) {
+            let device = self.device(rank);
+            match found.iter_mut().find(|(other, _)| *other == device) {
+                Some((_, ranks)) => ranks.push(rank),
+                None => found.push((device, vec![rank])),
+            }
+        }
+        found.retain(|(_, ranks)| ranks.len() > 1);
+        let name = |device: &Device| self.common.backend.device_name(device);
+        let shared = found.into_iter();
+        shared.map(|(device, ranks)| SharedDevice { device: name(device), ranks }).collect()
     }
 
     /// Makes a layer on the device of `rank`.

@@ -130,7 +130,7 @@ pub trait Backend: Send + Sync {
     }
 
     /// Where the worker of `rank` runs: by default on a plain thread. On devices with streams each thread
-    /// has one of its own.
+    /// has one of its own. Beside other backends it is the rank that would have the same device alone.
     ///
     /// # Errors
     ///

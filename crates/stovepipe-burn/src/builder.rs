@@ -18,7 +18,7 @@ use stovepipe_tune::{Choice, Configuration};
 use crate::assembly::Assembly;
 use crate::gradients::Clipping;
 use crate::loss::{ErasedLoss, erase};
-use crate::pipeline::Course;
+use crate::pipeline::{Course, SharedDevice};
 use crate::precision::{Scaler, supports};
 use crate::processes::terms_of_model;
 use crate::replay::Unreplayable;
@@ -355,6 +355,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             let stages = assembly.stages(rank);
             Ok(RankSetup { stages, host: assembly.common.backend.host(rank.index())? })
         };
+        let is_local = transport.is_none();
         let workers = match transport {
             Some(transport) if transport.ranks() != ranks => {
                 return Err(BuildError::Processes { processes: transport.ranks(), ranks });
@@ -362,11 +363,17 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             Some(transport) => Workers::join(setup(Rank::new(process))?, transport)?,
             None => Workers::start(Rank::first(ranks).map(setup).collect::<Result<_, _>>()?)?,
         };
+        // What processes elsewhere share isn't known here.
+        let shared_devices = if is_local { assembly.shared_devices(ranks) } else { Vec::new() };
+        for SharedDevice { device, ranks } in &shared_devices {
+            tracing::info!(device, ?ranks, "ranks share a device");
+        }
         Ok(Pipeline {
             workers,
             process,
             terms: terms_of_model(&assembly),
             summaries: assembly.summaries(),
+            shared_devices,
             course: assembly.course,
             programs: HashMap::new(),
             rates: assembly.rates.unwrap_or_else(|| ModuleLrScheduler::new(0.0)),
@@ -432,9 +439,6 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             }
         }
 
-        if devices.len() < shape.ranks {
-            tracing::info!(devices = devices.len(), ranks = shape.ranks, "ranks share devices");
-        }
         // Never used unless the pipeline trains.
         let optimizer = self.optimizer.unwrap_or_else(|| SgdConfig::new().init());
         let (metric_names, metrics): (Vec<_>, Vec<_>) = self.metrics.into_iter().unzip();

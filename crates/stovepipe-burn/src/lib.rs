@@ -55,7 +55,9 @@ pub use loss::{
     Weighted,
 };
 pub use part::Packet;
-pub use pipeline::{Accumulation, Evaluation, Gradients, Pipeline, StageSummary, Step};
+pub use pipeline::{
+    Accumulation, Evaluation, Gradients, Pipeline, SharedDevice, StageSummary, Step,
+};
 pub use precision::LossScaling;
 pub use profiling::{MemoryCounter, Profiling};
 pub use rehearsal::Rehearsal;

@@ -117,7 +117,9 @@ macro_rules! common {
         }
 
         fn is_on(&self, device: &Device) -> bool {
-            self.device() == *device
+            // Devices are the same with autodiff and without.
+            let own = self.device();
+            own == *device && own.is_autodiff() == device.is_autodiff()
         }
 
         fn bytes(&self) -> u64 {

@@ -113,6 +113,16 @@ pub struct StageSummary {
     pub device: String,
 }
 
+/// A device on which several ranks run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SharedDevice {
+    /// The device.
+    pub device: String,
+    /// The ranks.
+    pub ranks: Vec<Rank>,
+}
+
 /// How mini-batches are run.
 pub(crate) struct Course {
     pub(crate) schedule: Box<dyn Schedule>,
@@ -229,6 +239,7 @@ pub struct Pipeline<I = NoLoss, O = NoLoss, T = NoLoss> {
     pub(crate) side: BTreeMap<String, Packet>,
     pub(crate) partition: Partition,
     pub(crate) summaries: Vec<StageSummary>,
+    pub(crate) shared_devices: Vec<SharedDevice>,
     pub(crate) types: PhantomData<fn(I, T) -> O>,
 }
 
@@ -416,6 +427,13 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
     #[must_use]
     pub fn stages(&self) -> &[StageSummary] {
         &self.summaries
+    }
+
+    /// The devices that ranks of this process share, as they do where there are fewer devices than ranks: they
+    /// work one after the other there, which saves no time.
+    #[must_use]
+    pub fn shared_devices(&self) -> &[SharedDevice] {
+        &self.shared_devices
     }
 
     /// How the layers are cut.

@@ -15,7 +15,8 @@ pub(crate) fn terms_of_model(assembly: &Assembly) -> Terms {
     let Assembly { layers, sizes, partition, compute_dtype, scaler, metric_names, common, .. } =
         assembly;
     let names = layers.iter().zip(sizes).map(|(layer, size)| {
-        (&*layer.name, size.parameters, &size.shapes, &size.stashes, &size.pops)
+        let floats: Vec<_> = size.floats.iter().map(|float| (&float.path, &float.shape)).collect();
+        (&*layer.name, size.parameters, floats, &size.stashes, &size.pops)
     });
     let tied: Vec<_> = common.ties.iter().flatten().map(|tied| &tied.path).collect();
     Terms::new()

@@ -22,12 +22,18 @@ pub(crate) struct Size {
     pub(crate) parameters: usize,
     pub(crate) flops: Option<f64>,
     pub(crate) unreplayable: Vec<Unreplayable>,
-    /// Float parameters by their path in the layer.
-    pub(crate) shapes: Vec<(String, Vec<usize>)>,
-    /// As the layer made them, in the same order: those that it shares with others have the same.
-    ids: Vec<ParamId>,
+    pub(crate) floats: Vec<FloatParameter>,
     pub(crate) stashes: Vec<String>,
     pub(crate) pops: Vec<String>,
+}
+
+/// A parameter of floats.
+pub(crate) struct FloatParameter {
+    /// In the layer.
+    pub(crate) path: String,
+    pub(crate) shape: Vec<usize>,
+    /// As the layer made it: one that it shares with others has the same.
+    id: ParamId,
 }
 
 /// What a layer is made with.
@@ -113,13 +119,11 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
         let looked_at = Arc::clone(&init);
         let look = Box::new(move || {
             let layer = looked_at(&Device::flex().autodiff());
-            let Shapes { found: shapes, ids, .. } = Shapes::of(&layer);
             Size {
                 parameters: layer.num_params(),
                 flops: layer.flops(),
                 unreplayable: unreplayable(&layer),
-                shapes,
-                ids,
+                floats: Floats::of(&layer),
                 stashes: layer.stashes(),
                 pops: layer.pops(),
             }
@@ -260,7 +264,7 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
         let sizes = self.sizes();
         let mut known: HashMap<ParamId, String> = HashMap::new();
         for (layer, size) in self.layers.iter().zip(&sizes) {
-            for (id, (path, _)) in size.ids.iter().zip(&size.shapes) {
+            for FloatParameter { path, id, .. } in &size.floats {
                 let second = format!("{}.{path}", layer.name);
                 let Some(first) = known.insert(*id, second.clone()) else { continue };
                 let is_tied = |tie: &Vec<String>| tie.contains(&first) && tie.contains(&second);
@@ -273,27 +277,26 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
     }
 }
 
-/// Float parameters by path, without allocating them.
+/// Finds the parameters of floats, without allocating them.
 #[derive(Default)]
-struct Shapes {
+struct Floats {
     path: Vec<String>,
-    found: Vec<(String, Vec<usize>)>,
-    ids: Vec<ParamId>,
+    found: Vec<FloatParameter>,
 }
 
-impl Shapes {
-    fn of<M: Module>(module: &M) -> Self {
-        let mut shapes = Self::default();
-        module.visit(&mut shapes);
-        shapes
+impl Floats {
+    fn of<M: Module>(module: &M) -> Vec<FloatParameter> {
+        let mut floats = Self::default();
+        module.visit(&mut floats);
+        floats.found
     }
 }
 
-impl ModuleVisitor for Shapes {
+impl ModuleVisitor for Floats {
     track_path!();
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.ids.push(param.id);
-        self.found.push((self.path.join("."), param.lazy_shape().to_vec()));
+        let (path, shape) = (self.path.join("."), param.lazy_shape().to_vec());
+        self.found.push(FloatParameter { path, shape, id: param.id });
     }
 }

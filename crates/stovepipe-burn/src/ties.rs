@@ -25,10 +25,10 @@ pub(crate) struct TiedUse {
 pub(crate) type Tie = Vec<TiedUse>;
 
 /// Finds the layers of tied paths.
-pub(crate) fn ties_of(
+pub(crate) fn ties_of<'a>(
     paths: &[Vec<String>],
     layers: &[Blueprint],
-    sizes: &[Size],
+    sizes: &'a [Size],
 ) -> Result<Vec<Tie>, BuildError> {
     let mut known: Vec<&String> = Vec::new();
     let mut ties = Vec::new();
@@ -41,18 +41,14 @@ pub(crate) fn ties_of(
                 return refuse(path, "it is tied twice".to_owned());
             }
             known.push(path);
-            let own = |(layer, size): (usize, &Size)| {
+            let own = |(layer, size): (usize, &'a Size)| {
                 let rest = path.strip_prefix(&*layers[layer].name)?.strip_prefix('.')?;
-                let (_, shape) = size.shapes.iter().find(|(name, _)| name == rest)?;
-                Some((layer, shape.clone()))
+                let float = size.floats.iter().find(|float| float.path == rest)?;
+                Some((layer, &*float.shape))
             };
-            let Some((layer, _)) = sizes.iter().enumerate().find_map(own) else {
+            let Some((layer, shape)) = sizes.iter().enumerate().find_map(own) else {
                 return refuse(path, "the model has no such parameter".to_owned());
             };
-            let rest = &path[layers[layer].name.len() + 1..];
-            let shapes = sizes[layer].shapes.iter();
-            let shape = shapes.filter(|(name, _)| name == rest).map(|(_, shape)| &**shape).next();
-            let shape = shape.unwrap_or_default();
             if let Some((first, expected)) = uses.first().filter(|(_, s)| *s != shape) {
                 let problem =
                     format!("its shape is {shape:?}, that of {} {expected:?}", first.path);

@@ -87,9 +87,4 @@ impl Backend for Wgpu {
     fn is_lazy(&self) -> bool {
         true
     }
-
-    /// Burn's gradient of GELU is that of its approximation there: 3e-4 away.
-    fn precision(&self) -> f64 {
-        1e-3
-    }
 }

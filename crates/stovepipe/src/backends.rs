@@ -29,8 +29,8 @@ pub struct UnknownBackend {
     known: String,
 }
 
-/// The backend of this name; of several names with commas between them, each rank has one in turn.
-/// `threads` is how many each rank computes with on the processor.
+/// The backend of this name; of several names with commas between them, each rank has one in turn, and of those
+/// of one name each the next device. `threads` is how many each rank computes with on the processor.
 ///
 /// ```
 /// use stovepipe::{Backend, backend_named};
@@ -45,7 +45,7 @@ pub struct UnknownBackend {
 ///
 /// [`UnknownBackend`], which lists [`BACKENDS`].
 pub fn backend_named(names: &str, threads: usize) -> Result<Box<dyn Backend>, UnknownBackend> {
-    let mut mixed = Mixed::new();
+    let (mut mixed, mut known) = (Mixed::new(), Vec::new());
     for name in names.split(',') {
         let backend = one(name, threads).ok_or_else(|| UnknownBackend {
             name: name.chars().take(40).collect(),
@@ -54,7 +54,8 @@ pub fn backend_named(names: &str, threads: usize) -> Result<Box<dyn Backend>, Un
         if name == names {
             return Ok(backend);
         }
-        mixed = mixed.ranks(1, backend);
+        mixed = mixed.rank_on(known.iter().filter(|other| **other == name).count(), backend);
+        known.push(name);
     }
     Ok(Box::new(mixed))
 }

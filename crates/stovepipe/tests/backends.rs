@@ -38,6 +38,9 @@ fn ranks_in_excess_start_again_from_the_first() {
         .loss(CrossEntropy)
         .build()
         .expect("a pipeline of four ranks");
+    let [shared] = pipeline.shared_devices() else { panic!("one device serves all") };
+    assert_eq!(shared.ranks.len(), 4);
+    assert_eq!(shared.device, pipeline.stages()[3].device);
     let (x, y) = common::batch(8, 0);
     pipeline.step(x, y).expect("a step");
     let nothing = stovepipe::Mixed::new();

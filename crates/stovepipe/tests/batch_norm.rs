@@ -87,8 +87,8 @@ fn batch_norm_takes_over_from_burns() {
     burns.forward(Tensor::from_inner(x.clone()));
     let expected = burns.clone().valid().forward(x.clone());
     let ours = BatchNorm::from(burns);
-    let (mean, _) = ours.running_statistics();
-    assert!(mean.into_data().iter::<f64>().all(|mean| mean > 0.5));
+    let [mean, _] = statistics(&ours);
+    assert!(mean.into_iter().all(|mean| mean > 0.5));
     let model = Sequential::<Tensor<2>>::new().push("norm", move |_| Alone { norm: ours.clone() });
     let mut pipeline = Pipeline::builder(model).backend(Flex::new()).build().expect("builds");
     let found = pipeline.predict(x).expect("predicts");
@@ -101,58 +101,30 @@ fn a_frozen_batch_norm_stays_frozen() {
     let x = common::floats([5, 3]) * 3.0 + 2.0;
     burns.forward(Tensor::from_inner(x.clone()));
     let kept = BatchNorm::from(burns.freeze());
-    let norm = kept.clone();
-    let model = Sequential::<Tensor<2>>::new().push("norm", move |_| Alone { norm: norm.clone() });
-    let mut pipeline = Pipeline::builder(model)
-        .backend(Flex::new())
-        .micro_batches(2)
-        .checkpoint(Always)
-        .optimizer(SgdConfig::new().init())
-        .learning_rate(0.1)
-        .loss(MeanSquaredError)
-        .build()
-        .expect("a pipeline");
-    let read = || {
-        let (mean, variance) = kept.running_statistics();
-        [mean, variance].map(|t| t.into_data().iter::<f64>().collect::<Vec<_>>())
-    };
-    let before = read();
+    let mut pipeline = alone(&kept, 2);
+    let before = statistics(&kept);
     let y = common::floats([5, 3]);
     let evaluated = pipeline.evaluate(x.clone(), y.clone()).expect("evaluates").loss;
     assert_eq!(pipeline.step(x, y).expect("a step").loss, evaluated);
-    assert_eq!(read(), before);
+    assert_eq!(statistics(&kept), before);
 }
 
 #[test]
 fn running_statistics_are_those_of_the_whole_mini_batch() {
     // Kept to look at: clones share them.
     let kept = BatchNorm::new(3, &Device::flex().autodiff());
-    let norm = kept.clone();
-    let model = Sequential::<Tensor<2>>::new().push("norm", move |_| Alone { norm: norm.clone() });
-    let mut pipeline = Pipeline::builder(model)
-        .backend(Flex::new())
-        .micro_batches(3)
-        .checkpoint(Always)
-        .optimizer(SgdConfig::new().init())
-        .learning_rate(0.1)
-        .loss(MeanSquaredError)
-        .build()
-        .expect("a pipeline");
-    let read = || {
-        let (mean, variance) = kept.running_statistics();
-        [mean, variance].map(|t| t.to_data().iter::<f64>().collect::<Vec<_>>())
-    };
+    let mut pipeline = alone(&kept, 3);
     let untouched = [vec![0.0; 3], vec![1.0; 3]];
-    assert_eq!(read(), untouched);
+    assert_eq!(statistics(&kept), untouched);
     // Far from zero, where a naive variance cancels.
     let x = common::floats([7, 3]) + 1000.0;
     pipeline.evaluate(x.clone(), x.clone()).expect("evaluates");
     pipeline.gradients(x.clone(), x.clone()).expect("gradients");
     pipeline.step(x.clone(), common::floats([7, 2])).expect_err("another width");
-    assert_eq!(read(), untouched);
+    assert_eq!(statistics(&kept), untouched);
     pipeline.step(x.clone(), x.clone()).expect("a step");
     let values: Vec<f64> = x.to_data().iter::<f64>().collect();
-    let [mean, variance] = read();
+    let [mean, variance] = statistics(&kept);
     for feature in 0..3 {
         let column: Vec<f64> = values.iter().skip(feature).step_by(3).copied().collect();
         let expected = column.iter().sum::<f64>() / 7.0;
@@ -175,6 +147,27 @@ impl Layer for Alone {
     fn forward(&self, x: Tensor<2>, context: &mut Context<'_>) -> Tensor<2> {
         self.norm.forward(x, context)
     }
+}
+
+/// Trains a clone of the norm, which shares its statistics.
+fn alone(norm: &BatchNorm, micro_batches: usize) -> Pipeline<Tensor<2>, Tensor<2>, Tensor<2>> {
+    let norm = norm.clone();
+    let model = Sequential::<Tensor<2>>::new().push("norm", move |_| Alone { norm: norm.clone() });
+    Pipeline::builder(model)
+        .backend(Flex::new())
+        .micro_batches(micro_batches)
+        .checkpoint(Always)
+        .optimizer(SgdConfig::new().init())
+        .learning_rate(0.1)
+        .loss(MeanSquaredError)
+        .build()
+        .expect("a pipeline")
+}
+
+/// Running mean and variance.
+fn statistics(norm: &BatchNorm) -> [Vec<f64>; 2] {
+    let (mean, variance) = norm.running_statistics();
+    [mean, variance].map(|t| t.into_data().iter::<f64>().collect())
 }
 
 /// Uses one norm twice, and the other in some micro-batches only.
@@ -217,7 +210,6 @@ fn running_statistics_are_told_apart_by_module() {
     let x = Tensor::<2>::ones([4, 3], &Device::flex());
     pipeline.step(x.clone(), x).expect("a step");
     // Moved once, by the mean of 2, 1 of the first micro-batch and twice the normalized zeros of the other.
-    let (mean, _) = kept.running_statistics();
-    let mean: Vec<f64> = mean.to_data().iter::<f64>().collect();
+    let [mean, _] = statistics(&kept);
     assert!((mean[0] - 0.1 * 0.75).abs() < 1e-6, "{mean:?}");
 }

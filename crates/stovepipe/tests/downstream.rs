@@ -14,8 +14,11 @@ fn schedules_partitioners_and_backends_can_come_from_elsewhere() {
         .expect("the lock file");
     let release = (!cfg!(debug_assertions)).then_some("--release");
     // And the same features, so that Burn isn't compiled a second time.
-    let features =
-        [("my-training/tch", cfg!(feature = "tch")), ("my-training/wgpu", cfg!(feature = "wgpu"))];
+    let features = [
+        ("my-training/cuda", cfg!(feature = "cuda")),
+        ("my-training/tch", cfg!(feature = "tch")),
+        ("my-training/wgpu", cfg!(feature = "wgpu")),
+    ];
     let features = features.into_iter().filter(|(_, on)| *on);
     let output = Command::new(env!("CARGO"))
         .args(["test", "--tests", "--offline"])

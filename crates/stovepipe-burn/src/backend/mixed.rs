@@ -11,6 +11,9 @@ use crate::{Backend, BackendError, Packet};
 /// given start again from the first. Never deterministic as [`Backend`] means it: which backend computes a
 /// layer depends on where the model is cut.
 ///
+/// Values and queues are looked after by the backend that a device belongs to; where two backends here have the
+/// same device, by the first.
+///
 /// ```
 /// use stovepipe_burn::{Backend, Mixed};
 /// # use burn::tensor::Device;
@@ -35,7 +38,7 @@ pub struct Mixed {
     ranks: Vec<Place>,
 }
 
-/// A rank's backend, the rank's number among those that have the same, and its device once that is known.
+/// A rank's backend, the number of its device there, and the device once that is known.
 struct Place {
     backend: Arc<dyn Backend>,
     number: usize,
@@ -67,14 +70,32 @@ impl Mixed {
     pub fn ranks(mut self, count: usize, backend: impl Backend + 'static) -> Self {
         let backend: Arc<dyn Backend> = Arc::new(backend);
         if count > 0 {
-            let separator = if self.name.is_empty() { "" } else { "," };
-            self.name = format!("{}{separator}{}", self.name, backend.name());
+            self.call(backend.name());
         }
-        let (place, device) = (|| Arc::clone(&backend), OnceLock::new());
-        let places =
-            (0..count).map(|number| Place { backend: place(), number, device: device.clone() });
-        self.ranks.extend(places);
+        for number in 0..count {
+            self.place(Arc::clone(&backend), number);
+        }
         self
+    }
+
+    /// The next rank runs on the device of this number of `backend`; numbers in excess start again from the
+    /// first.
+    #[must_use]
+    pub fn rank_on(mut self, number: usize, backend: impl Backend + 'static) -> Self {
+        self.call(backend.name());
+        self.place(Arc::new(backend), number);
+        self
+    }
+
+    fn call(&mut self, name: &str) {
+        if !self.name.is_empty() {
+            self.name.push(',');
+        }
+        self.name.push_str(name);
+    }
+
+    fn place(&mut self, backend: Arc<dyn Backend>, number: usize) {
+        self.ranks.push(Place { backend, number, device: OnceLock::new() });
     }
 
     /// The backend that a device belongs to.
@@ -111,7 +132,7 @@ impl Backend for Mixed {
         let place = self.ranks.get(rank % self.ranks.len().max(1));
         let place =
             place.ok_or_else(|| BackendError::failed("mixed", "no rank was given a backend"))?;
-        place.backend.host(rank)
+        place.backend.host(place.number)
     }
 
     fn flush(&self, device: &Device) -> Result<(), BackendError> {
@@ -137,5 +158,51 @@ impl Backend for Mixed {
     /// That of the least precise.
     fn precision(&self) -> f64 {
         self.ranks.iter().map(|place| place.backend.precision()).fold(0.0, f64::max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use stovepipe_runtime::ThreadHost;
+
+    use super::*;
+
+    /// Two devices that can be told apart, and the ranks that hosts were made for.
+    #[derive(Default)]
+    struct Two {
+        hosts: Arc<Mutex<Vec<usize>>>,
+    }
+
+    impl Backend for Two {
+        fn name(&self) -> &str {
+            "two"
+        }
+
+        fn devices(&self) -> Result<Vec<Device>, BackendError> {
+            Ok(vec![Device::flex(), Device::flex().autodiff()])
+        }
+
+        fn host(&self, rank: usize) -> Result<Box<dyn Host>, BackendError> {
+            self.hosts.lock().expect("the lock").push(rank);
+            Ok(Box::new(ThreadHost))
+        }
+    }
+
+    #[test]
+    fn ranks_of_a_backend_have_its_devices_in_turn() {
+        let hosts = Arc::default();
+        let two = || Two { hosts: Arc::clone(&hosts) };
+        let mixed = Mixed::new().ranks(3, two()).rank_on(1, two()).rank_on(4, two());
+        assert_eq!(mixed.name(), "two,two,two");
+        let devices = mixed.devices().expect("devices");
+        let is_second: Vec<bool> = devices.iter().map(Device::is_autodiff).collect();
+        assert_eq!(is_second, [false, true, false, true, false]);
+        // The sixth rank starts again from the first.
+        for rank in 0..6 {
+            mixed.host(rank).expect("a host");
+        }
+        assert_eq!(*hosts.lock().expect("the lock"), [0, 1, 2, 1, 4, 0]);
     }
 }

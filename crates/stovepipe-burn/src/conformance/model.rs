@@ -8,7 +8,7 @@ use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::optim::momentum::MomentumConfig;
-use burn::tensor::activation::{gelu, softmax};
+use burn::tensor::activation::{silu, softmax};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use stovepipe_checkpoint::CheckpointPolicy;
 use stovepipe_schedule::OneFOneB;
@@ -79,7 +79,7 @@ fn model(probe: impl Fn() + Clone + Send + Sync + 'static) -> Sequential<Ids, Te
         .push("attention", Attention::new)
         .push_fn("probe", move |(x, ids): (Tensor<3>, Ids)| {
             probe();
-            (gelu(x), ids)
+            (silu(x), ids)
         })
         .push_fn("drop-ids", |(x, _): (Tensor<3>, Ids)| x)
         .push_module(

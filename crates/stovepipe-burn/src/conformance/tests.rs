@@ -4,10 +4,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Bool, Device, Tensor};
 use stovepipe_runtime::{Host, ThreadHost};
 
 use super::{Outcome, missing_device, run_all, run_all_within};
+use crate::part::Part;
 use crate::{Backend, BackendError, Packet};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,11 +19,15 @@ enum Fault {
     ListsAutodiff,
     PanicsWhenListing,
     HasNoName,
+    HasDevicesWithoutNames,
+    HostsOneRank,
     DropsWorkers,
     RunsWorkersLater,
     FailsToFlush,
     HangsInFlush,
     ChangesValues,
+    FlipsTruths,
+    LeavesAutodiffOn,
     /// Alters floats in the last bits, differently each time.
     AddsNoise,
     /// Returns what it was given before.
@@ -62,8 +67,15 @@ impl Backend for Broken {
         })
     }
 
-    fn host(&self, _: usize) -> Result<Box<dyn Host>, BackendError> {
+    fn device_name(&self, _: &Device) -> String {
+        if self.fault == Fault::HasDevicesWithoutNames { String::new() } else { "Flex".to_owned() }
+    }
+
+    fn host(&self, rank: usize) -> Result<Box<dyn Host>, BackendError> {
         Ok(match self.fault {
+            Fault::HostsOneRank if rank > 0 => {
+                return Err(BackendError::failed("broken", "one rank is enough"));
+            }
             Fault::DropsWorkers => Box::new(Dropped),
             Fault::RunsWorkersLater => Box::new(Later),
             _ => Box::new(ThreadHost),
@@ -86,6 +98,10 @@ impl Backend for Broken {
         let noise = match self.fault {
             Fault::ChangesValues => 0.01,
             Fault::AddsNoise => self.call() as f32 * 1e-8,
+            Fault::FlipsTruths => return Ok(mapped::<Tensor<2, Bool>>(value, Tensor::bool_not)),
+            Fault::LeavesAutodiffOn => {
+                return Ok(mapped::<Tensor<2>>(value, Tensor::from_inner));
+            }
             Fault::IsLate => {
                 let late = self.last.lock().expect("the lock").replace(value.clone());
                 return Ok(late.unwrap_or(value));
@@ -107,6 +123,19 @@ impl Backend for Broken {
     fn is_deterministic(&self) -> bool {
         true
     }
+}
+
+/// With parts of one type replaced.
+fn mapped<P: Part + Clone>(value: Packet, map: fn(P) -> P) -> Packet {
+    let parts = value.into_gradients().into_iter();
+    let parts = parts.map(|part| {
+        let part = part?;
+        Some(match part.as_any().downcast_ref::<P>() {
+            Some(part) => Box::new(map(part.clone())) as _,
+            None => part,
+        })
+    });
+    Packet::gradients(parts.collect())
 }
 
 struct Dropped;
@@ -144,10 +173,14 @@ fn each_fault_is_caught() {
         (Fault::ListsAutodiff, "has autodiff on"),
         (Fault::PanicsWhenListing, "lists_devices: panicked: no driver"),
         (Fault::HasNoName, "name() is empty"),
+        (Fault::HasDevicesWithoutNames, "device_name() of"),
+        (Fault::HostsOneRank, "shares_devices: 2 stages can't be built"),
         (Fault::DropsWorkers, "the host of rank 0 returned before its worker had run"),
         (Fault::RunsWorkersLater, "the host of rank 0 returned before its worker had run"),
         (Fault::FailsToFlush, "flush() failed: the broken backend failed: no queue"),
         (Fault::ChangesValues, "agrees_with_flex: a loss is"),
+        (Fault::FlipsTruths, "moves_values: sent over"),
+        (Fault::LeavesAutodiffOn, "moves_values: receive() left"),
         (Fault::AddsNoise, "repeats_every_bit: "),
         (Fault::IsLate, "agrees_with_flex: "),
         (Fault::UsesMoreMemory, "frees_memory: three more steps raised the memory in use"),
