@@ -124,7 +124,7 @@ impl Block {
 }
 
 /// Multiplies all positions of all samples at once, as PyTorch's layers do. Burn's multiply sample by sample where
-/// each has a multiple of 32 rows, which takes LibTorch half as long again.
+/// each has a multiple of 32 rows, which LibTorch does more slowly.
 fn linear(layer: &Linear, x: Tensor<3>) -> Tensor<3> {
     let [batch, seq, dim] = x.dims();
     let y = layer.forward(x.reshape([batch * seq, dim]));

@@ -66,11 +66,14 @@ impl Backend {
         Ok(())
     }
 
-    /// What Cargo builds for programs that run on it. LibTorch and wgpu are built together where both can be, so
-    /// that one build of Burn serves both.
+    /// What Cargo builds for programs that run on it. Backends are built together where they can be, so that one
+    /// build of Burn serves them.
     pub(crate) fn built(self) -> Vec<&'static str> {
         match self {
             Self::Flex => Vec::new(),
+            _ if Setup::value_variants().iter().all(|setup| setup.is_ready()) => {
+                vec!["--workspace", "--features", EVERYTHING]
+            }
             Self::Wgpu if !Setup::Tch.is_ready() => vec!["--features", "wgpu"],
             Self::Wgpu | Self::Tch | Self::TchCuda | Self::TchMps => {
                 let but = ["--exclude", "stovepipe-cuda", "--exclude", "stovepipe-mpi"];
@@ -83,21 +86,21 @@ impl Backend {
     /// What Cargo tests: on Flex everything, on another backend its crate and what runs on every backend there
     /// is.
     pub(crate) fn tested(self) -> Vec<&'static str> {
-        let alone = |package, feature| {
-            let on_all = ["--package", "stovepipe", "--package", "stovepipe-examples"];
-            [&["--package", package], &on_all[..], &["--features", feature]].concat()
-        };
-        let (build, test) = match self {
+        let (package, feature, test) = match self {
             Self::Flex => return Vec::new(),
             // Where nothing can be computed on it, its crate is only linked and asked for devices.
             Self::Cuda if !has_nvidia() => return vec!["--package", "stovepipe-cuda"],
-            Self::Cuda => (alone("stovepipe-cuda", "stovepipe/cuda"), "cuda"),
-            Self::Wgpu if !Setup::Tch.is_ready() => {
-                (alone("stovepipe-wgpu", "stovepipe/wgpu"), "wgpu")
-            }
-            Self::Wgpu => (self.built(), "wgpu"),
-            Self::Tch | Self::TchCuda | Self::TchMps => (self.built(), "tch"),
+            Self::Cuda => ("stovepipe-cuda", "stovepipe/cuda", "cuda"),
+            Self::Wgpu => ("stovepipe-wgpu", "stovepipe/wgpu", "wgpu"),
+            Self::Tch | Self::TchCuda | Self::TchMps => ("stovepipe-tch", "stovepipe/tch", "tch"),
         };
-        [&build[..], &["--test", test, "--test", "backends", "--test", "char_lm"]].concat()
+        let mut build = self.built();
+        if !build.contains(&"--workspace") {
+            // The crates that have these tests.
+            build = vec!["--package", package, "--package", "stovepipe"];
+            build.extend(["--package", "stovepipe-examples", "--features", feature]);
+        }
+        build.extend(["--test", test, "--test", "backends", "--test", "char_lm"]);
+        build
     }
 }

@@ -12,7 +12,15 @@ pub(crate) struct Run(Command);
 /// Cargo with these arguments, in the workspace.
 pub(crate) fn cargo<I: AsRef<OsStr>>(arguments: impl IntoIterator<Item = I>) -> Run {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    program(Path::new(&cargo)).args(arguments)
+    let mut run = program(Path::new(&cargo)).args(arguments);
+    // What Cargo told this program of its own package: some build scripts would run again for it, and Burn be
+    // compiled again.
+    for (name, _) in std::env::vars() {
+        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
+            run.0.env_remove(name);
+        }
+    }
+    run
 }
 
 /// A program, in the workspace.
