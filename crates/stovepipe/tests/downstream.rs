@@ -3,23 +3,46 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 #[test]
 fn schedules_partitioners_and_backends_can_come_from_elsewhere() {
-    // Cargo runs tests in their package's folder.
-    let here = std::env::current_dir().expect("a folder");
-    let downstream = here.join("tests/downstream");
-    // The same versions as ours, so that builds are shared; cargo drops what isn't needed.
-    std::fs::copy(here.join("../../Cargo.lock"), downstream.join("Cargo.lock"))
-        .expect("the lock file");
-    let release = (!cfg!(debug_assertions)).then_some("--release");
-    // And the same features, so that Burn isn't compiled a second time.
+    // The same features as ours, so that Burn isn't compiled a second time.
     let features = [
         ("my-training/cuda", cfg!(feature = "cuda")),
         ("my-training/tch", cfg!(feature = "tch")),
         ("my-training/wgpu", cfg!(feature = "wgpu")),
     ];
     let features = features.into_iter().filter(|(_, on)| *on);
+    let features = features.flat_map(|(feature, _)| ["--features", feature]);
+    let said = cargo(["test", "--tests"].into_iter().chain(features));
+    let expected = [
+        "keeps_no_more_micro_batches_than_there_are_ranks",
+        "my_backend_keeps_the_contract",
+        "training_gives_the_same_bits",
+    ];
+    for test in expected {
+        assert!(said.contains(&format!("test {test} ... ok")), "{said}");
+    }
+}
+
+#[test]
+fn a_backend_needs_stovepipe_burn_alone() {
+    // Without the features that other crates turn on.
+    cargo(["check", "--tests", "--package", "my-backend"]);
+}
+
+/// What cargo printed.
+fn cargo<'a>(arguments: impl IntoIterator<Item = &'a str>) -> String {
+    // They have one lock file.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    // Cargo runs tests in their package's folder.
+    let here = std::env::current_dir().expect("a folder");
+    let downstream = here.join("tests/downstream");
+    // The same versions as ours, so that builds are shared; cargo drops what isn't needed.
+    std::fs::copy(here.join("../../Cargo.lock"), downstream.join("Cargo.lock"))
+        .expect("the lock file");
     let mut cargo = Command::new(env!("CARGO"));
     // What cargo told this program of its package: build scripts that look at it would run again.
     for (name, _) in std::env::vars() {
@@ -27,9 +50,10 @@ fn schedules_partitioners_and_backends_can_come_from_elsewhere() {
             cargo.env_remove(name);
         }
     }
+    let release = (!cfg!(debug_assertions)).then_some("--release");
     let output = cargo
-        .args(["test", "--tests", "--offline"])
-        .args(features.flat_map(|(feature, _)| ["--features", feature]))
+        .args(arguments)
+        .arg("--offline")
         .args(release)
         .arg("--target-dir")
         .arg(target())
@@ -37,16 +61,9 @@ fn schedules_partitioners_and_backends_can_come_from_elsewhere() {
         .output()
         .expect("cargo starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{stdout}{stderr}");
-    let expected = [
-        "keeps_no_more_micro_batches_than_there_are_ranks",
-        "my_backend_keeps_the_contract",
-        "training_gives_the_same_bits",
-    ];
-    for test in expected {
-        assert!(stdout.contains(&format!("test {test} ... ok")), "{stdout}");
-    }
+    let said = text(&output.stdout) + &text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    said
 }
 
 /// The target directory that this test was built in.
