@@ -112,6 +112,11 @@ fn main() -> Result<()> {
         "two independent processes at once do {two_processes_against_one:.2} times the work of one\n"
     );
 
+    let why = torch::refuses(model, arguments.stages, &arguments.micro_batches);
+    if let (Some(_), Some(why)) = (&arguments.torch, why) {
+        eprintln!("PyTorch is NOT MEASURED: {why}");
+    }
+    let python = arguments.torch.as_deref().filter(|_| why.is_none());
     let mut measured: BTreeMap<usize, Measured> = BTreeMap::new();
     let mut torch_version = None;
     for round in 1..=arguments.rounds {
@@ -120,7 +125,7 @@ fn main() -> Result<()> {
             of.one_stage.extend(measure(&arguments, 1, micro_batches)?);
             of.split.extend(measure(&arguments, arguments.stages, micro_batches)?);
             // Right after: the machine may be faster a minute later.
-            let Some(python) = &arguments.torch else { continue };
+            let Some(python) = python else { continue };
             for schedule in torch::SCHEDULES {
                 let (stages, steps) = (arguments.stages, arguments.steps);
                 // PyTorch's schedules refuse fewer micro-batches than stages.

@@ -19,6 +19,23 @@ pub(crate) struct Line {
     pub(crate) version: String,
 }
 
+/// Why the script can't train this, if it can't.
+pub(crate) fn refuses(
+    model: &Model,
+    stages: usize,
+    micro_batches: &[usize],
+) -> Option<&'static str> {
+    if model.uneven {
+        Some("its script has even blocks only")
+    } else if !model.layers.is_multiple_of(stages) {
+        Some("its script gives all stages equally many blocks")
+    } else if micro_batches.iter().any(|count| !model.batch.is_multiple_of(*count)) {
+        Some("its script gives all micro-batches equally many samples")
+    } else {
+        None
+    }
+}
+
 /// What is trained.
 pub(crate) struct Run {
     pub(crate) schedule: &'static str,
@@ -30,15 +47,6 @@ pub(crate) struct Run {
 impl Run {
     /// What the script prints of it.
     pub(crate) fn measure(&self, python: &Path, on: &On, model: &Model) -> Result<Line> {
-        ensure!(
-            model.layers.is_multiple_of(self.stages)
-                && model.batch.is_multiple_of(self.micro_batches),
-            "PyTorch's script divides blocks and samples evenly: choose other numbers, or leave out --torch"
-        );
-        ensure!(
-            !model.uneven,
-            "PyTorch's script has even blocks only: leave out --uneven or --torch"
-        );
         let output = Command::new(python)
             .arg("peers/torch_pipelining.py")
             .args(["--schedule", self.schedule])

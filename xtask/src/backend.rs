@@ -47,9 +47,9 @@ impl Backend {
         }
     }
 
-    /// Whether it runs on graphics processors.
-    pub(crate) fn is_graphical(self) -> bool {
-        !matches!(self, Self::Flex | Self::Tch)
+    /// Whether CubeCL writes its kernels.
+    pub(crate) fn is_of_cubecl(self) -> bool {
+        matches!(self, Self::Wgpu | Self::Cuda)
     }
 
     /// Says how to set it up if that hasn't been done.
@@ -71,7 +71,7 @@ impl Backend {
     pub(crate) fn built(self) -> Vec<&'static str> {
         match self {
             Self::Flex => Vec::new(),
-            _ if Setup::value_variants().iter().all(|setup| setup.is_ready()) => {
+            _ if Setup::value_variants().iter().all(|setup| setup.is_installed()) => {
                 vec!["--workspace", "--features", EVERYTHING]
             }
             Self::Wgpu if !Setup::Tch.is_ready() => vec!["--features", "wgpu"],

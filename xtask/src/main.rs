@@ -168,9 +168,16 @@ fn main() -> Result<()> {
 fn test(backend: Backend, filter: &[String]) -> Result<()> {
     backend.require()?;
     let is_idle = backend == Backend::Cuda && !backend::has_nvidia();
-    if is_idle {
-        eprintln!("no NVIDIA device: pipelines and the example on CUDA are NOT CHECKED");
-    } else if backend != Backend::Flex {
+    let lacks = match backend {
+        Backend::Cuda | Backend::TchCuda if !backend::has_nvidia() => Some("NVIDIA device"),
+        Backend::TchMps if !cfg!(target_os = "macos") => Some("Mac"),
+        _ => None,
+    };
+    if let Some(lacks) = lacks {
+        let name = backend.name();
+        eprintln!("this is no machine with {name} (no {lacks}): training on it is NOT CHECKED");
+    }
+    if !is_idle && backend != Backend::Flex {
         // Tests that are named don't build the programs that they start.
         cargo(["build", "--release", "--example", "char-lm"]).args(backend.built()).run()?;
     }
@@ -203,16 +210,18 @@ fn bench(
     backend.require()?;
     let mut bench = cargo(["bench", "--bench", benchmark.target()]).args(backend.built());
     bench = bench.args(features.iter().flat_map(|feature| ["--features", feature]));
-    if backend.is_graphical() {
+    if backend.is_of_cubecl() {
         bench = bench.args(at_full_speed()?);
     }
     bench = bench.args(["--", "--backend", backend.name()]).args(arguments);
-    if matches!((benchmark, backend), (Benchmark::Stages, Backend::Tch)) {
+    let is_chosen = arguments.iter().any(|argument| argument.starts_with("--torch"));
+    if matches!((benchmark, backend), (Benchmark::Stages, Backend::Tch)) && !is_chosen {
         // PyTorch on the same model, with the same library, stands in the same report.
         match setup::python() {
             Some(python) => bench = bench.args(["--torch"]).args([python]),
             None => eprintln!(
-                "PyTorch is NOT MEASURED: LIBTORCH is in no Python environment; unset it and run `cargo xtask setup tch`"
+                "PyTorch is NOT MEASURED: the LibTorch of LIBTORCH is in no Python environment; unset it and run \
+                 `cargo xtask setup tch`, or give a Python that has it with `-- --torch PYTHON`"
             ),
         }
     }

@@ -32,25 +32,29 @@ impl Setup {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
-    /// Whether nothing is lacking.
+    /// Whether nothing is lacking, or only what a build downloads.
     pub(crate) fn is_ready(self) -> bool {
+        self.is_installed() || (self == Self::Cuda && is_llvm_reached())
+    }
+
+    /// Whether nothing is lacking.
+    pub(crate) fn is_installed(self) -> bool {
         match self {
-            // Elsewhere the system has a driver.
+            // Elsewhere it is looked for when devices are listed.
             Self::Wgpu => {
-                !cfg!(target_os = "linux")
-                    || (has_library("libvulkan.so.1") && !vulkan_drivers().is_empty())
+                !is_debian() || (has_library("libvulkan.so.1") && !vulkan_drivers().is_empty())
             }
             // Set by the file that `configure_torch` writes, or by somebody who has a LibTorch already.
             Self::Tch => std::env::var_os("LIBTORCH")
                 .map_or_else(|| torch_config().is_file(), |torch| is_libtorch(Path::new(&torch))),
-            Self::Cuda => {
-                llvm().is_ok_and(|llvm| llvm.join(SENTINEL).exists()) || is_llvm_reached()
-            }
+            Self::Cuda => llvm().is_ok_and(|llvm| llvm.join(SENTINEL).exists()),
             Self::Mpi => {
                 let answers = |name: &&str| program(name).args(["--version"]).read().is_ok();
                 ["mpirun", "mpicc"].iter().all(answers)
                     && (std::env::var_os("LIBCLANG_PATH").is_some()
-                        || ["libclang.so", "libclang-1", "libclang-2"].into_iter().any(has_library))
+                        || ["libclang.so", "libclang-1", "libclang-2", "libclang.dylib"]
+                            .into_iter()
+                            .any(has_library))
             }
         }
     }
@@ -69,7 +73,11 @@ impl Setup {
             }?;
             eprintln!("{name}: set up");
         }
-        if self == Self::Wgpu && has_nvidia() && !vulkan_drivers().contains("nvidia") {
+        if self == Self::Wgpu
+            && cfg!(target_os = "linux")
+            && has_nvidia()
+            && !vulkan_drivers().contains("nvidia")
+        {
             eprintln!(
                 "there is an NVIDIA device, but not its Vulkan driver (Debian: nvidia-vulkan-icd, Ubuntu: \
                  libnvidia-gl): wgpu can't use it, and computes on the processor"
@@ -89,26 +97,31 @@ fn vulkan_drivers() -> String {
     chosen.chain(found).map(|path| format!("{}\n", path.display())).collect()
 }
 
-/// Whether a library of this name will be found: the loader knows it, or it is in a folder where Debian's LLVMs
-/// are.
+fn is_debian() -> bool {
+    Path::new("/usr/bin/apt-get").exists()
+}
+
+/// Whether a library of this name will be found: the loader knows it, or it is where LLVMs are or somebody told the
+/// loader to look.
 fn has_library(name: &str) -> bool {
     // Not everybody's path has the folder of the system's own programs.
     let loaders = ["ldconfig", "/sbin/ldconfig"].into_iter();
     let mut known = loaders.filter_map(|loader| program(loader).args(["-p"]).read().ok());
+    let told = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let llvms = Path::new("/usr/lib").read_dir().into_iter().flatten().flatten();
+    let llvms = llvms.filter(|folder| folder.file_name().to_string_lossy().starts_with("llvm-"));
+    let apple = ["/Library/Developer/CommandLineTools/usr/lib", "/opt/homebrew/opt/llvm/lib"];
+    let folders = std::env::split_paths(&told)
+        .chain(llvms.map(|folder| folder.path().join("lib")))
+        .chain(apple.map(PathBuf::from));
+    let mut files = folders.filter_map(|folder| folder.read_dir().ok()).flatten().flatten();
     known.any(|known| known.contains(name))
-        || Path::new("/usr/lib").read_dir().is_ok_and(|folders| {
-            let libraries = |folder: PathBuf| folder.join("lib").read_dir().ok();
-            let llvms = folders
-                .flatten()
-                .filter(|folder| folder.file_name().to_string_lossy().starts_with("llvm-"));
-            let mut files = llvms.filter_map(|folder| libraries(folder.path())).flatten().flatten();
-            files.any(|file| file.file_name().to_string_lossy().starts_with(name))
-        })
+        || files.any(|file| file.file_name().to_string_lossy().starts_with(name))
 }
 
 /// Installs Debian packages, and goes on as root.
 fn packages(names: &[&str], then: &[&[&str]]) -> Result<()> {
-    if !Path::new("/usr/bin/apt-get").exists() {
+    if !is_debian() {
         bail!(
             "this is no Debian or Ubuntu: install what its packages {} hold, then try again",
             names.join(", ")
@@ -151,8 +164,21 @@ fn environment() -> PathBuf {
 
 /// The interpreter of the PyTorch that LibTorch is part of, which serves comparisons.
 pub(crate) fn python() -> Option<PathBuf> {
-    let torch = PathBuf::from(std::env::var_os("LIBTORCH")?);
-    torch.ancestors().map(|folder| folder.join("bin/python")).find(|python| python.exists())
+    let torch = PathBuf::from(std::env::var_os("LIBTORCH")?).canonicalize().ok()?;
+    let found = torch.ancestors().flat_map(|folder| {
+        [folder.join("bin/python"), folder.join("bin/python3")].map(|python| {
+            let its = python.exists().then(|| torch_of(&python).ok()?.canonicalize().ok());
+            (python, its.flatten())
+        })
+    });
+    found.into_iter().find(|(_, its)| its.as_ref() == Some(&torch)).map(|(python, _)| python)
+}
+
+/// The folder of an interpreter's PyTorch.
+fn torch_of(python: &Path) -> Result<PathBuf> {
+    let find =
+        "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])";
+    Ok(PathBuf::from(program(python).args(["-c", find]).read()?.trim()))
 }
 
 /// What `.cargo/config.toml` includes: where LibTorch is.
@@ -179,9 +205,7 @@ fn torch() -> Result<()> {
     let torch = format!("torch=={TORCH}");
     // NumPy only keeps PyTorch from complaining that it isn't there.
     program(&python).args(["-m", "pip", "install", "--quiet", &torch, "numpy"]).run()?;
-    let find =
-        "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])";
-    let folder = PathBuf::from(program(&python).args(["-c", find]).read()?.trim());
+    let folder = torch_of(Path::new(&python))?;
     if !is_libtorch(&folder) {
         bail!("{} holds no LibTorch", folder.display());
     }
@@ -258,6 +282,13 @@ fn cuda() -> Result<()> {
         if is_llvm_reached() {
             return Ok(());
         }
+    }
+    if !is_debian() {
+        bail!(
+            "Burn's own LLVM can't be reached: install LLVM {DEBIAN_LLVM} with Polly, link its folder to {} and put \
+             an empty file {SENTINEL} into it",
+            llvm()?.display()
+        );
     }
     eprintln!("cuda: Burn's own LLVM can't be reached; the distribution's serves");
     let llvm_dev = format!("llvm-{DEBIAN_LLVM}-dev");

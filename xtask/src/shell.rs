@@ -15,9 +15,10 @@ pub(crate) fn cargo<I: AsRef<OsStr>>(arguments: impl IntoIterator<Item = I>) -> 
     let mut run = program(Path::new(&cargo)).args(arguments);
     // What Cargo told this program of its own package: some build scripts would run again for it, and Burn be
     // compiled again.
-    for (name, _) in std::env::vars() {
-        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
-            run.0.env_remove(name);
+    for (name, _) in std::env::vars_os() {
+        let shown = name.to_string_lossy();
+        if shown.starts_with("CARGO_PKG_") || shown.starts_with("CARGO_MANIFEST_") {
+            run.0.env_remove(&name);
         }
     }
     run

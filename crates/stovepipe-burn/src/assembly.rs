@@ -57,7 +57,7 @@ impl Assembly {
         &self.devices[rank.index() % self.devices.len()]
     }
 
-    /// The devices with several of these ranks.
+    /// The devices with several of these ranks, which wait for each other there.
     pub(crate) fn shared_devices(&self, ranks: usize) -> Vec<SharedDevice> {
         let mut found: Vec<(&Device, Vec<Rank>)> = Vec::new();
         for rank in Rank::first(ranks) {
@@ -67,8 +67,9 @@ impl Assembly {
                 None => found.push((device, vec![rank])),
             }
         }
-        found.retain(|(_, ranks)| ranks.len() > 1);
-        let name = |device: &Device| self.common.backend.device_name(device);
+        let backend = &self.common.backend;
+        found.retain(|(device, ranks)| ranks.len() > 1 && !backend.is_parallel(device));
+        let name = |device: &Device| backend.device_name(device);
         let shared = found.into_iter();
         shared.map(|(device, ranks)| SharedDevice { device: name(device), ranks }).collect()
     }

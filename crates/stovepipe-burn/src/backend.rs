@@ -130,7 +130,8 @@ pub trait Backend: Send + Sync {
     }
 
     /// Where the worker of `rank` runs: by default on a plain thread. On devices with streams each thread
-    /// has one of its own. Beside other backends it is the rank that would have the same device alone.
+    /// has one of its own. Beside other backends it is one that would have the same
+    /// device without them, and no two ranks have the same.
     ///
     /// # Errors
     ///
@@ -183,6 +184,13 @@ pub trait Backend: Send + Sync {
         false
     }
 
+    /// Whether ranks on this device compute at the same time, each on threads of its own, as processors let them.
+    /// Ranks on others are reported to [share](crate::Pipeline::shared_devices) it.
+    fn is_parallel(&self, device: &Device) -> bool {
+        let _ = device;
+        false
+    }
+
     /// Whether the same operations on the same values always give the same bits, whatever else runs.
     fn is_deterministic(&self) -> bool {
         false
@@ -232,6 +240,10 @@ macro_rules! forward_to_pointee {
 
             fn is_lazy(&self) -> bool {
                 (**self).is_lazy()
+            }
+
+            fn is_parallel(&self, device: &Device) -> bool {
+                (**self).is_parallel(device)
             }
 
             fn is_deterministic(&self) -> bool {

@@ -113,7 +113,7 @@ pub struct StageSummary {
     pub device: String,
 }
 
-/// A device on which several ranks run.
+/// A device for which several ranks wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SharedDevice {
@@ -429,8 +429,9 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         &self.summaries
     }
 
-    /// The devices that ranks of this process share, as they do where there are fewer devices than ranks: they
-    /// work one after the other there, which saves no time.
+    /// The devices that ranks of this process share, as they do where there are fewer devices than ranks. They
+    /// wait for each other there, which saves no time. Processors, where ranks have threads of their own, aren't
+    /// counted.
     #[must_use]
     pub fn shared_devices(&self) -> &[SharedDevice] {
         &self.shared_devices

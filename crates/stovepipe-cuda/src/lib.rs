@@ -84,4 +84,9 @@ impl Backend for Cuda {
     fn is_lazy(&self) -> bool {
         true
     }
+
+    /// Burn multiplies in TF32, whose mantissa has 10 bits, on devices that have it.
+    fn precision(&self) -> f64 {
+        2e-3
+    }
 }

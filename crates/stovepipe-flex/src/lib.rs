@@ -77,6 +77,10 @@ impl Backend for Flex {
         Ok(Box::new(Pool { pool, handles }))
     }
 
+    fn is_parallel(&self, _: &Device) -> bool {
+        true
+    }
+
     fn is_deterministic(&self) -> bool {
         true
     }

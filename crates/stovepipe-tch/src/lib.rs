@@ -122,6 +122,11 @@ impl Backend for Tch {
     }
 
     /// On the processor.
+    fn is_parallel(&self, _: &Device) -> bool {
+        self.devices == Devices::Processor
+    }
+
+    /// On the processor.
     fn is_deterministic(&self) -> bool {
         self.devices == Devices::Processor
     }

@@ -3,8 +3,9 @@
 mod common;
 
 use stovepipe::burn::optim::AdamConfig;
+use stovepipe::burn::tensor::Device;
 use stovepipe::prelude::*;
-use stovepipe::{BACKENDS, backend_named, conformance};
+use stovepipe::{BACKENDS, BackendError, backend_named, conformance};
 
 #[test]
 fn backends_train_together() {
@@ -38,11 +39,34 @@ fn ranks_in_excess_start_again_from_the_first() {
         .loss(CrossEntropy)
         .build()
         .expect("a pipeline of four ranks");
-    let [shared] = pipeline.shared_devices() else { panic!("one device serves all") };
-    assert_eq!(shared.ranks.len(), 4);
-    assert_eq!(shared.device, pipeline.stages()[3].device);
+    assert_eq!(pipeline.shared_devices(), [], "each rank has threads of its own");
     let (x, y) = common::batch(8, 0);
     pipeline.step(x, y).expect("a step");
     let nothing = stovepipe::Mixed::new();
     assert!(nothing.devices().expect_err("no ranks").to_string().contains("`.ranks(…)`"));
+}
+
+/// One queue for all ranks.
+struct Queue;
+
+impl Backend for Queue {
+    fn name(&self) -> &str {
+        "queue"
+    }
+
+    fn devices(&self) -> Result<Vec<Device>, BackendError> {
+        Ok(vec![Device::flex()])
+    }
+}
+
+#[test]
+fn ranks_that_share_a_device_are_told() {
+    let shared = |backend: Box<dyn Backend>| {
+        let pipeline = Pipeline::builder(common::model()).backend(backend).stages(4).build();
+        pipeline.expect("a pipeline").shared_devices().to_vec()
+    };
+    let [queue] = &shared(Box::new(Queue))[..] else { panic!("one device serves all") };
+    assert_eq!(queue.ranks.len(), 4);
+    assert_eq!(queue.device, Queue.device_name(&Device::flex()));
+    assert_eq!(shared(Box::new(Flex::new())), []);
 }

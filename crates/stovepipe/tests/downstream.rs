@@ -45,9 +45,10 @@ fn cargo<'a>(arguments: impl IntoIterator<Item = &'a str>) -> String {
         .expect("the lock file");
     let mut cargo = Command::new(env!("CARGO"));
     // What cargo told this program of its package: build scripts that look at it would run again.
-    for (name, _) in std::env::vars() {
-        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
-            cargo.env_remove(name);
+    for (name, _) in std::env::vars_os() {
+        let shown = name.to_string_lossy();
+        if shown.starts_with("CARGO_PKG_") || shown.starts_with("CARGO_MANIFEST_") {
+            cargo.env_remove(&name);
         }
     }
     let release = (!cfg!(debug_assertions)).then_some("--release");

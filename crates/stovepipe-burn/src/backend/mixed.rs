@@ -129,10 +129,13 @@ impl Backend for Mixed {
     }
 
     fn host(&self, rank: usize) -> Result<Box<dyn Host>, BackendError> {
-        let place = self.ranks.get(rank % self.ranks.len().max(1));
+        let places = self.ranks.len();
+        let place = self.ranks.get(rank % places.max(1));
         let place =
             place.ok_or_else(|| BackendError::failed("mixed", "no rank was given a backend"))?;
-        place.backend.host(place.number)
+        // Ranks in excess have the same devices under other numbers.
+        let lap = rank / places * places * place.backend.devices()?.len();
+        place.backend.host(place.number + lap)
     }
 
     fn flush(&self, device: &Device) -> Result<(), BackendError> {
@@ -153,6 +156,10 @@ impl Backend for Mixed {
 
     fn is_lazy(&self) -> bool {
         self.ranks.iter().any(|place| place.backend.is_lazy())
+    }
+
+    fn is_parallel(&self, device: &Device) -> bool {
+        self.of(device).is_ok_and(|of| of.is_parallel(device))
     }
 
     /// That of the least precise.
@@ -199,10 +206,10 @@ mod tests {
         let devices = mixed.devices().expect("devices");
         let is_second: Vec<bool> = devices.iter().map(Device::is_autodiff).collect();
         assert_eq!(is_second, [false, true, false, true, false]);
-        // The sixth rank starts again from the first.
+        // The sixth rank starts again from the first, on the same device.
         for rank in 0..6 {
             mixed.host(rank).expect("a host");
         }
-        assert_eq!(*hosts.lock().expect("the lock"), [0, 1, 2, 1, 4, 0]);
+        assert_eq!(*hosts.lock().expect("the lock"), [0, 1, 2, 1, 4, 10]);
     }
 }
