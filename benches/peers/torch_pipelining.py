@@ -6,8 +6,8 @@ micro-batches: pre-norm Transformer blocks on floats, mean squared error, plain 
 
 `single` trains on one stage and accumulates over the micro-batches; `gpipe` and `1f1b` run
 torch.distributed.pipelining with a process for each stage, over gloo. Prints a line of JSON for each number of
-micro-batches: the seconds of each step, after two that warm up, and PyTorch's version. Needs torch 2.9.0, the LibTorch that `tch` 0.22
-binds to.
+micro-batches: the seconds of each step, after two that warm up, and PyTorch's version. Needs torch 2.9.0, the
+LibTorch that `tch` 0.22 binds to.
 """
 
 import argparse

@@ -72,7 +72,7 @@ impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { backend, devices, threads, processors, processor, .. } = self;
         let processor = processor.as_deref().unwrap_or(self.architecture);
-        write!(f, "{backend} on {}, {threads} threads for each rank, ", devices.join(", "))?;
+        write!(f, "{backend} on {}, threads for each rank: {threads}, ", devices.join(", "))?;
         write!(f, "{processors} processors ({processor})")?;
         self.graphics_processors.iter().try_for_each(|gpu| write!(f, ", {gpu}"))
     }

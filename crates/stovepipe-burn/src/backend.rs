@@ -130,8 +130,8 @@ pub trait Backend: Send + Sync {
     }
 
     /// Where the worker of `rank` runs: by default on a plain thread. On devices with streams each thread
-    /// has one of its own. Beside other backends it is one that would have the same
-    /// device without them, and no two ranks have the same.
+    /// has one of its own. Beside other backends it is a rank that would have the same device without them, and
+    /// no two have the same.
     ///
     /// # Errors
     ///

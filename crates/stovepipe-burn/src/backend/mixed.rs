@@ -38,23 +38,23 @@ pub struct Mixed {
     ranks: Vec<Place>,
 }
 
-/// A rank's backend, the number of its device there, and the device once that is known.
+/// A rank's backend, the number of its device there, and once they are known the device and how many there are.
 struct Place {
     backend: Arc<dyn Backend>,
     number: usize,
-    device: OnceLock<Device>,
+    found: OnceLock<(Device, usize)>,
 }
 
 impl Place {
-    fn device(&self) -> Result<&Device, BackendError> {
-        if let Some(device) = self.device.get() {
-            return Ok(device);
+    fn found(&self) -> Result<&(Device, usize), BackendError> {
+        if let Some(found) = self.found.get() {
+            return Ok(found);
         }
         let devices = self.backend.devices()?;
         let Some(device) = devices.get(self.number % devices.len().max(1)) else {
             return Err(BackendError::failed(self.backend.name(), "it lists no devices"));
         };
-        Ok(self.device.get_or_init(|| device.clone()))
+        Ok(self.found.get_or_init(|| (device.clone(), devices.len())))
     }
 }
 
@@ -95,13 +95,13 @@ impl Mixed {
     }
 
     fn place(&mut self, backend: Arc<dyn Backend>, number: usize) {
-        self.ranks.push(Place { backend, number, device: OnceLock::new() });
+        self.ranks.push(Place { backend, number, found: OnceLock::new() });
     }
 
     /// The backend that a device belongs to.
     fn of(&self, device: &Device) -> Result<&dyn Backend, BackendError> {
         for place in &self.ranks {
-            if place.device()? == device {
+            if place.found()?.0 == *device {
                 return Ok(&*place.backend);
             }
         }
@@ -121,7 +121,7 @@ impl Backend for Mixed {
                 "no rank was given a backend: call `.ranks(…)`",
             ));
         }
-        self.ranks.iter().map(|place| place.device().cloned()).collect()
+        self.ranks.iter().map(|place| Ok(place.found()?.0.clone())).collect()
     }
 
     fn device_name(&self, device: &Device) -> String {
@@ -134,7 +134,7 @@ impl Backend for Mixed {
         let place =
             place.ok_or_else(|| BackendError::failed("mixed", "no rank was given a backend"))?;
         // Ranks in excess have the same devices under other numbers.
-        let lap = rank / places * places * place.backend.devices()?.len();
+        let lap = rank / places * places * place.found()?.1;
         place.backend.host(place.number + lap)
     }
 
