@@ -9,7 +9,7 @@ use serde::Serialize;
 use stovepipe::Profiling;
 use stovepipe::tune::{Choice, Cluster, Time, Tuner};
 use stovepipe_benches::report::Destination;
-use stovepipe_benches::{Machine, Model, On, Running, steps};
+use stovepipe_benches::{BenchPipeline, Machine, Model, On, steps};
 
 /// Runs every configuration that the tuner weighs, and compares its choice with the fastest.
 ///
@@ -94,7 +94,7 @@ fn main() -> Result<()> {
     arguments.destination.write("tuning", &report)
 }
 
-fn pipeline(arguments: &Arguments, choice: &Choice) -> Result<Running> {
+fn pipeline(arguments: &Arguments, choice: &Choice) -> Result<BenchPipeline> {
     let builder = arguments.model.builder(arguments.on.backend()?);
     Ok(builder.tune(choice).build()?)
 }

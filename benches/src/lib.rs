@@ -6,5 +6,5 @@ mod steps;
 mod transformer;
 
 pub use on::{Machine, On};
-pub use steps::{Running, Steps, steps};
+pub use steps::{BenchPipeline, Steps, steps};
 pub use transformer::Model;

@@ -11,7 +11,7 @@ use stovepipe::tune::Time;
 use crate::Model;
 
 /// A pipeline of the [`Model`].
-pub type Running = Pipeline<Tensor<3>, Tensor<3>, Tensor<3>>;
+pub type BenchPipeline = Pipeline<Tensor<3>, Tensor<3>, Tensor<3>>;
 
 /// Measured training steps.
 #[derive(Default)]
@@ -41,7 +41,7 @@ impl Steps {
 /// # Errors
 ///
 /// If a step fails.
-pub fn steps(pipeline: &mut Running, model: Model, count: usize) -> Result<Steps> {
+pub fn steps(pipeline: &mut BenchPipeline, model: Model, count: usize) -> Result<Steps> {
     const WARM_UP: usize = 2;
     let (x, y) = model.batch();
     let mut steps = Steps::default();

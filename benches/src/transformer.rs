@@ -136,7 +136,7 @@ impl Layer for Block {
     type Input = Tensor<3>;
     type Output = Tensor<3>;
 
-    fn forward(&self, x: Tensor<3>, _: &mut Context<'_>) -> Tensor<3> {
+    fn forward(&self, x: Tensor<3>, _: &mut LayerContext<'_>) -> Tensor<3> {
         let x = x.clone() + self.attention(self.norm_attention.forward(x));
         let hidden = gelu(linear(&self.up, self.norm_mlp.forward(x.clone())));
         x + linear(&self.down, hidden)

@@ -13,7 +13,7 @@ use clap::Parser;
 use comfy_table::Table;
 use serde::Serialize;
 use stovepipe::prelude::*;
-use stovepipe::schedule::{CostModel, simulate};
+use stovepipe::schedule::{CostModel, OneFOneB, simulate};
 use stovepipe::tune::Time;
 use stovepipe_benches::report::Destination;
 use stovepipe_benches::{Machine, Model, On, Steps, steps};
@@ -168,7 +168,7 @@ fn pipeline(
     arguments: &Arguments,
     stages: usize,
     micro_batches: usize,
-) -> Result<stovepipe_benches::Running> {
+) -> Result<stovepipe_benches::BenchPipeline> {
     let builder = arguments.model.builder(arguments.on.backend()?);
     Ok(builder.stages(stages).micro_batches(micro_batches).schedule(OneFOneB).build()?)
 }

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
-use stovepipe::partition::Partition;
+use stovepipe::partition::{Explicit, Minimax, Partition, Uniform};
 use stovepipe::prelude::*;
+use stovepipe::recompute::{Always, ExceptLast, Never, SqrtLayers};
 use stovepipe::schedule::schedule_named;
 use stovepipe::{BACKENDS, backend_named};
 

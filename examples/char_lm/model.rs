@@ -52,7 +52,7 @@ impl Layer for Embed {
     type Input = Tensor<2, Int>;
     type Output = Tensor<3>;
 
-    fn forward(&self, ids: Tensor<2, Int>, _: &mut Context<'_>) -> Tensor<3> {
+    fn forward(&self, ids: Tensor<2, Int>, _: &mut LayerContext<'_>) -> Tensor<3> {
         let [_, seq] = ids.dims();
         let places = Tensor::<1, Int>::arange(0..seq as i64, &ids.device()).unsqueeze::<2>();
         self.character.forward(ids) + self.place.forward(places)
@@ -113,7 +113,7 @@ impl Layer for Block {
     type Input = Tensor<3>;
     type Output = Tensor<3>;
 
-    fn forward(&self, x: Tensor<3>, _: &mut Context<'_>) -> Tensor<3> {
+    fn forward(&self, x: Tensor<3>, _: &mut LayerContext<'_>) -> Tensor<3> {
         let x = x.clone() + self.attention(self.norm_attention.forward(x));
         let hidden = gelu(self.up.forward(self.norm_mlp.forward(x.clone())));
         x + self.down.forward(hidden)

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use burn::tensor::Device;
-use stovepipe_runtime::{Host, ThreadHost};
+use stovepipe_runtime::{PlainThread, RankThread};
 
 use crate::Packet;
 
@@ -62,7 +62,7 @@ fn listed(found: &[String]) -> String {
 ///   asked for and isn't there is an error that lists what was found and says what to install. Nothing here
 ///   panics, and nothing waits for a device but [`synchronize`](Self::synchronize) and, where a value must
 ///   pass through the host, [`receive`](Self::receive).
-/// - A rank's worker runs in [`host`](Self::host), and all that is done with its device is done there: the
+/// - A rank's worker runs in [`rank_thread`](Self::rank_thread), and all that is done with its device is done there: the
 ///   place may bring a thread pool, a number of threads, or a stream.
 /// - Values and gradients are moved by [`receive`](Self::receive), on the receiving rank. No element
 ///   changes on the way.
@@ -75,7 +75,7 @@ fn listed(found: &[String]) -> String {
 ///
 /// ```
 /// use burn::tensor::Device;
-/// use stovepipe_burn::{Backend, BackendError, Host};
+/// use stovepipe_burn::{Backend, BackendError, RankThread};
 ///
 /// /// All ranks on Burn's Flex backend, in threads with large stacks.
 /// struct DeepFlex;
@@ -89,7 +89,7 @@ fn listed(found: &[String]) -> String {
 ///         Ok(vec![Device::flex()])
 ///     }
 ///
-///     fn host(&self, rank: usize) -> Result<Box<dyn Host>, BackendError> {
+///     fn rank_thread(&self, rank: usize) -> Result<Box<dyn RankThread>, BackendError> {
 ///         Ok(Box::new(DeepStack { rank }))
 ///     }
 /// }
@@ -98,7 +98,7 @@ fn listed(found: &[String]) -> String {
 ///     rank: usize,
 /// }
 ///
-/// impl Host for DeepStack {
+/// impl RankThread for DeepStack {
 ///     fn run(self: Box<Self>, worker: Box<dyn FnOnce() + Send>) {
 ///         let thread = std::thread::Builder::new().name(format!("deep-{}", self.rank)).stack_size(64 << 20);
 ///         // Returns when the worker has: threads must have ended by then.
@@ -136,9 +136,9 @@ pub trait Backend: Send + Sync {
     /// # Errors
     ///
     /// [`BackendError`] if no such place can be had.
-    fn host(&self, rank: usize) -> Result<Box<dyn Host>, BackendError> {
+    fn rank_thread(&self, rank: usize) -> Result<Box<dyn RankThread>, BackendError> {
         let _ = rank;
-        Ok(Box::new(ThreadHost))
+        Ok(Box::new(PlainThread))
     }
 
     /// Hands work that a lazy device has queued to the device, so that it starts at once. Called after
@@ -218,8 +218,8 @@ macro_rules! forward_to_pointee {
                 (**self).device_name(device)
             }
 
-            fn host(&self, rank: usize) -> Result<Box<dyn Host>, BackendError> {
-                (**self).host(rank)
+            fn rank_thread(&self, rank: usize) -> Result<Box<dyn RankThread>, BackendError> {
+                (**self).rank_thread(rank)
             }
 
             fn flush(&self, device: &Device) -> Result<(), BackendError> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
-use stovepipe_runtime::Terms;
+use stovepipe_runtime::Agreement;
 
 use crate::part::Packet;
 use crate::{TrainError, micro_batch_ranges};
@@ -28,7 +28,7 @@ pub(crate) enum Task {
 pub(crate) struct Batch {
     pub(crate) task: Task,
     /// What processes compare.
-    pub(crate) terms: Terms,
+    pub(crate) agreement: Agreement,
     /// Updates made before this step.
     pub(crate) updates: u64,
     /// What the loss is multiplied by for the backward.
@@ -42,8 +42,8 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    pub(crate) fn with_terms(self, terms: Terms) -> Self {
-        Self { terms, ..self }
+    pub(crate) fn with_agreement(self, agreement: Agreement) -> Self {
+        Self { agreement, ..self }
     }
 }
 
@@ -99,7 +99,7 @@ impl Values {
         };
         Ok(Batch {
             task,
-            terms: Terms::new(),
+            agreement: Agreement::new(),
             updates,
             scale,
             side: ranges.iter().map(side_of).collect(),

@@ -10,7 +10,7 @@ use burn::tensor::module::{batch_norm, batch_norm_train};
 use burn::tensor::{Device, Tensor};
 
 use crate::precision::{cast, widen};
-use crate::{Context, Phase};
+use crate::{LayerContext, Pass};
 
 /// Batch normalization (Ioffe and Szegedy, arXiv 1502.03167) of inputs `[batch, features, …]`, to be used
 /// inside a [`Layer`](crate::Layer).
@@ -27,7 +27,7 @@ use crate::{Context, Phase};
 /// use burn::module::Module;
 /// use burn::nn::Linear;
 /// use burn::tensor::Tensor;
-/// use stovepipe_burn::{BatchNorm, Context, Layer};
+/// use stovepipe_burn::{BatchNorm, LayerContext, Layer};
 ///
 /// #[derive(Module, Debug)]
 /// struct Normalized {
@@ -39,7 +39,7 @@ use crate::{Context, Phase};
 ///     type Input = Tensor<2>;
 ///     type Output = Tensor<2>;
 ///
-///     fn forward(&self, x: Tensor<2>, context: &mut Context<'_>) -> Tensor<2> {
+///     fn forward(&self, x: Tensor<2>, context: &mut LayerContext<'_>) -> Tensor<2> {
 ///         self.norm.forward(self.linear.forward(x), context)
 ///     }
 /// }
@@ -51,7 +51,7 @@ pub struct BatchNorm {
     /// The shift. Shape `[features]`.
     pub beta: Param<Tensor<1>>,
     #[module(skip)]
-    running: Running,
+    running: RunningStatistics,
     /// How far the running statistics move with a step, from 0 to 1.
     #[module(skip)]
     pub momentum: f64,
@@ -71,7 +71,7 @@ impl BatchNorm {
         Self {
             gamma: Initializer::Ones.init([features], device),
             beta: Initializer::Zeros.init([features], device),
-            running: Running::new(
+            running: RunningStatistics::new(
                 Tensor::zeros([features], &host),
                 Tensor::ones([features], &host),
             ),
@@ -92,11 +92,15 @@ impl BatchNorm {
     /// # Panics
     ///
     /// If the second axis hasn't as many entries as there are features.
-    pub fn forward<const D: usize>(&self, x: Tensor<D>, context: &mut Context<'_>) -> Tensor<D> {
+    pub fn forward<const D: usize>(
+        &self,
+        x: Tensor<D>,
+        context: &mut LayerContext<'_>,
+    ) -> Tensor<D> {
         // Statistics over many samples need more than 16 bits.
         let (dtype, x) = (x.dtype(), widen(x));
         let (gamma, beta) = (widen(self.gamma.val()), widen(self.beta.val()));
-        if context.phase() == Phase::Evaluate || self.frozen {
+        if context.pass() == Pass::Evaluate || self.frozen {
             let device = x.device();
             let placed = |value: Tensor<1>| {
                 let value = value.to_device(&device.clone().inner());
@@ -129,7 +133,7 @@ impl From<burn::nn::BatchNorm> for BatchNorm {
         Self {
             gamma: norm.gamma,
             beta: norm.beta,
-            running: Running::new(
+            running: RunningStatistics::new(
                 inner(norm.running_mean.value_sync()),
                 inner(norm.running_var.value_sync()),
             ),
@@ -140,11 +144,11 @@ impl From<burn::nn::BatchNorm> for BatchNorm {
     }
 }
 
-/// Running mean and variance, shared by all clones of a module.
+/// RunningStatistics mean and variance, shared by all clones of a module.
 #[derive(Clone)]
-pub(crate) struct Running(Arc<Mutex<(Tensor<1>, Tensor<1>)>>);
+pub(crate) struct RunningStatistics(Arc<Mutex<(Tensor<1>, Tensor<1>)>>);
 
-impl Running {
+impl RunningStatistics {
     fn new(mean: Tensor<1>, variance: Tensor<1>) -> Self {
         Self(Arc::new(Mutex::new((mean, variance))))
     }
@@ -154,16 +158,16 @@ impl Running {
     }
 }
 
-impl fmt::Debug for Running {
+impl fmt::Debug for RunningStatistics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Running")
+        f.write_str("RunningStatistics")
     }
 }
 
 /// What one forward in training saw.
 #[derive(Clone, Debug)]
 pub(crate) struct Observation {
-    running: Running,
+    running: RunningStatistics,
     momentum: f64,
     count: f64,
     mean: Tensor<1>,

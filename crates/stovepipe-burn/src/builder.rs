@@ -15,16 +15,16 @@ use stovepipe_schedule::{GPipe, Mode, Rank, Schedule, Shape};
 use stovepipe_transport::Transport;
 use stovepipe_tune::{Choice, Configuration};
 
-use crate::assembly::Assembly;
 use crate::gradients::Clipping;
 use crate::loss::{ErasedLoss, erase};
-use crate::pipeline::{Course, SharedDevice};
+use crate::pipeline::{Planner, SharedDevice};
 use crate::precision::{Scaler, supports};
-use crate::processes::terms_of_model;
+use crate::processes::agreement_on_model;
 use crate::replay::Unreplayable;
-use crate::sequential::Size;
+use crate::sequential::LayerFacts;
 use crate::skips::{edges_of, skips_of};
-use crate::stage::Common;
+use crate::spec::PipelineSpec;
+use crate::stage::StageSettings;
 use crate::ties::{Tie, ties_of};
 use crate::{
     Backend, Boundary, BuildError, Loss, LossScaling, NoLoss, Packet, Pipeline, Sequential,
@@ -63,7 +63,7 @@ pub struct Builder<I, O, T = NoLoss> {
     pub(crate) backend: Option<Arc<dyn Backend>>,
     transport: Option<Arc<dyn Transport<Packet>>>,
     stages: usize,
-    chunks: Option<usize>,
+    stages_per_rank: Option<usize>,
     micro_batches: Option<usize>,
     schedule: Box<dyn Schedule>,
     policy: Box<dyn CheckpointPolicy>,
@@ -73,7 +73,7 @@ pub struct Builder<I, O, T = NoLoss> {
     pub(crate) rates: Option<ModuleLrScheduler>,
     pub(crate) loss: Option<Arc<ErasedLoss>>,
     pub(crate) seed: u64,
-    pub(crate) stage_updates: bool,
+    pub(crate) atomic_updates: bool,
     allowed: Vec<String>,
     clipping: Option<Clipping>,
     pub(crate) compute_dtype: Option<FloatDType>,
@@ -89,7 +89,7 @@ impl<I: Boundary, O: Boundary> Builder<I, O> {
             backend: None,
             transport: None,
             stages: 1,
-            chunks: None,
+            stages_per_rank: None,
             micro_batches: None,
             schedule: Box::new(GPipe::default()),
             policy: Box::new(Never),
@@ -99,7 +99,7 @@ impl<I: Boundary, O: Boundary> Builder<I, O> {
             rates: None,
             loss: None,
             seed: 0,
-            stage_updates: false,
+            atomic_updates: false,
             allowed: Vec::new(),
             clipping: None,
             compute_dtype: None,
@@ -143,8 +143,8 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
     /// How many stages share a rank. Must divide the number of stages. By default what the schedule is
     /// made for: 2 for schedules that interleave (if it divides the number of stages), otherwise 1.
     #[must_use]
-    pub fn chunks(mut self, chunks: usize) -> Self {
-        self.chunks = Some(chunks);
+    pub fn stages_per_rank(mut self, stages_per_rank: usize) -> Self {
+        self.stages_per_rank = Some(stages_per_rank);
         self
     }
 
@@ -183,7 +183,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         self
     }
 
-    /// Runs as a tuner chose: sets stages, chunks, micro-batches, schedule, recomputation and the cut.
+    /// Runs as a tuner chose: sets stages, stages per rank, micro-batches, schedule, recomputation and the cut.
     ///
     /// ```
     /// use burn::nn::LinearConfig;
@@ -218,10 +218,10 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
     /// ```
     #[must_use]
     pub fn tune(self, choice: &Choice) -> Self {
-        let Configuration { schedule, policy, ranks, chunks, micro_batches, .. } =
+        let Configuration { schedule, policy, ranks, stages_per_rank, micro_batches, .. } =
             &choice.configuration;
-        self.stages(ranks * chunks)
-            .chunks(*chunks)
+        self.stages(ranks * stages_per_rank)
+            .stages_per_rank(*stages_per_rank)
             .micro_batches(*micro_batches)
             .schedule(Arc::clone(schedule))
             .checkpoint(Arc::clone(policy))
@@ -287,8 +287,8 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
     /// that even a failure inside the update leaves everything as it was. Costs the memory of a second
     /// copy of parameters and optimizer state.
     #[must_use]
-    pub fn stage_updates(mut self, stage_updates: bool) -> Self {
-        self.stage_updates = stage_updates;
+    pub fn atomic_updates(mut self, atomic_updates: bool) -> Self {
+        self.atomic_updates = atomic_updates;
         self
     }
 
@@ -309,7 +309,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             backend: self.backend,
             transport: self.transport,
             stages: self.stages,
-            chunks: self.chunks,
+            stages_per_rank: self.stages_per_rank,
             micro_batches: self.micro_batches,
             schedule: self.schedule,
             policy: self.policy,
@@ -319,7 +319,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             rates: self.rates,
             loss: Some(Arc::from(erase::<O, U>(loss))),
             seed: self.seed,
-            stage_updates: self.stage_updates,
+            atomic_updates: self.atomic_updates,
             allowed: self.allowed,
             clipping: self.clipping,
             compute_dtype: self.compute_dtype,
@@ -348,12 +348,12 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
     /// [`BuildError`].
     pub fn build(mut self) -> Result<Pipeline<I, O, T>, BuildError> {
         let transport = self.transport.take();
-        let mut assembly = self.assemble()?;
-        let ranks = assembly.course.shape.ranks;
+        let mut spec = self.assemble()?;
+        let ranks = spec.planner.shape.ranks;
         let process = transport.as_ref().map_or(0, |transport| transport.rank());
         let mut setup = |rank: Rank| -> Result<_, BuildError> {
-            let stages = assembly.stages(rank);
-            Ok(RankSetup { stages, host: assembly.common.backend.host(rank.index())? })
+            let stages = spec.stages(rank);
+            Ok(RankSetup { stages, thread: spec.settings.backend.rank_thread(rank.index())? })
         };
         let is_local = transport.is_none();
         let workers = match transport {
@@ -364,32 +364,32 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             None => Workers::start(Rank::first(ranks).map(setup).collect::<Result<_, _>>()?)?,
         };
         // What processes elsewhere share isn't known here.
-        let shared_devices = if is_local { assembly.shared_devices(ranks) } else { Vec::new() };
+        let shared_devices = if is_local { spec.shared_devices(ranks) } else { Vec::new() };
         for SharedDevice { device, ranks } in &shared_devices {
             tracing::info!(device, ?ranks, "ranks share a device");
         }
         Ok(Pipeline {
             workers,
             process,
-            terms: terms_of_model(&assembly),
-            summaries: assembly.summaries(),
+            agreement: agreement_on_model(&spec),
+            summaries: spec.summaries(),
             shared_devices,
-            course: assembly.course,
+            planner: spec.planner,
             programs: HashMap::new(),
-            rates: assembly.rates.unwrap_or_else(|| ModuleLrScheduler::new(0.0)),
+            rates: spec.rates.unwrap_or_else(|| ModuleLrScheduler::new(0.0)),
             updates: 0,
             carried_weight: 0.0,
-            scaler: assembly.scaler,
-            metric_names: assembly.metric_names,
-            ties: assembly.common.ties,
+            scaler: spec.scaler,
+            metric_names: spec.metric_names,
+            ties: spec.settings.ties,
             side: BTreeMap::new(),
-            partition: assembly.partition,
+            partition: spec.partition,
             types: PhantomData,
         })
     }
 
     /// Checks the configuration and cuts the model; no layer is made yet.
-    pub(crate) fn assemble(self) -> Result<Assembly, BuildError> {
+    pub(crate) fn assemble(self) -> Result<PipelineSpec, BuildError> {
         let sizes = self.model.check()?;
         let shape = self.shape()?;
         let missing = |what, method| BuildError::Missing { what, method };
@@ -414,7 +414,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         }
         self.check_compute_dtype(&devices[..devices.len().min(shape.ranks)], &sizes)?;
         let unreplayable = self.unreplayable(&sizes);
-        let mut course = Course {
+        let mut planner = Planner {
             schedule: self.schedule,
             policy: self.policy,
             shape,
@@ -423,12 +423,12 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             edges,
             unreplayable,
         };
-        let plan = course.plan(shape.micro_batches)?;
-        course.placement = plan.placement().to_vec();
+        let plan = planner.plan(shape.micro_batches)?;
+        planner.placement = plan.placement().to_vec();
         if trains && plan.mode() == Mode::Training {
             // Refuses what can't be recomputed; the rest is only told.
-            course.program(Mode::Training, shape.micro_batches)?;
-            for (_, layer, found) in &course.unreplayable {
+            planner.program(Mode::Training, shape.micro_batches)?;
+            for (_, layer, found) in &planner.unreplayable {
                 tracing::warn!(
                     layer,
                     module = found.module,
@@ -442,11 +442,11 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         // Never used unless the pipeline trains.
         let optimizer = self.optimizer.unwrap_or_else(|| SgdConfig::new().init());
         let (metric_names, metrics): (Vec<_>, Vec<_>) = self.metrics.into_iter().unzip();
-        Ok(Assembly {
+        Ok(PipelineSpec {
             layers: self.model.layers,
             sizes,
             partition,
-            course,
+            planner,
             skips,
             devices,
             optimizer,
@@ -456,12 +456,12 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             scaler: self.loss_scaling.map(Scaler::new),
             metric_names,
             tied_values: BTreeMap::new(),
-            common: Common {
+            settings: StageSettings {
                 backend,
-                stage_updates: self.stage_updates,
+                atomic_updates: self.atomic_updates,
                 seed: self.seed,
                 clipping: self.clipping,
-                skips_overflows: self.loss_scaling.is_some(),
+                forgets_overflows: self.loss_scaling.is_some(),
                 metrics: metrics.into(),
                 ties,
             },
@@ -490,11 +490,12 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
     pub(crate) fn check_compute_dtype(
         &self,
         devices: &[Device],
-        sizes: &[Size],
+        sizes: &[LayerFacts],
     ) -> Result<(), BuildError> {
         let Some(dtype) = self.compute_dtype else { return Ok(()) };
         supports(devices, dtype)?;
-        let burns_own = |size: &Size| size.unreplayable.iter().any(|u| u.module == "BatchNorm");
+        let burns_own =
+            |size: &LayerFacts| size.unreplayable.iter().any(|u| u.module == "BatchNorm");
         match sizes.iter().position(burns_own) {
             Some(place) => {
                 let layer = &self.model.layers[place].name;
@@ -509,7 +510,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
     }
 
     /// The layers whose forward can't be run twice, but for those that are allowed to.
-    fn unreplayable(&self, sizes: &[Size]) -> Vec<(usize, String, Unreplayable)> {
+    fn unreplayable(&self, sizes: &[LayerFacts]) -> Vec<(usize, String, Unreplayable)> {
         let layers = self.model.layers.iter().zip(sizes).enumerate();
         let found = layers.filter_map(|(index, (layer, size))| {
             let allowed = self.allowed.iter().any(|name| **name == *layer.name);
@@ -520,28 +521,34 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
     }
 
     fn shape(&self) -> Result<Shape, BuildError> {
-        let usual = Some(self.schedule.default_chunks()).filter(|n| self.stages.is_multiple_of(*n));
-        let chunks = self.chunks.or(usual).unwrap_or(1);
-        for (what, value) in [("the number of stages", self.stages), ("chunks", chunks)] {
+        let usual = Some(self.schedule.default_stages_per_rank())
+            .filter(|n| self.stages.is_multiple_of(*n));
+        let stages_per_rank = self.stages_per_rank.or(usual).unwrap_or(1);
+        for (what, value) in
+            [("the number of stages", self.stages), ("stages_per_rank", stages_per_rank)]
+        {
             if value == 0 {
                 return Err(BuildError::Zero { what, value });
             }
         }
-        if !self.stages.is_multiple_of(chunks) {
+        if !self.stages.is_multiple_of(stages_per_rank) {
             return Err(BuildError::Schedule {
                 schedule: self.schedule.name().to_owned(),
-                reason: format!("{} stages can't be shared out {chunks} to a rank", self.stages),
+                reason: format!(
+                    "{} stages can't be shared out {stages_per_rank} to a rank",
+                    self.stages
+                ),
             });
         }
-        let ranks = self.stages / chunks;
+        let ranks = self.stages / stages_per_rank;
         let micro_batches = self.micro_batches.unwrap_or(ranks.saturating_mul(4));
         if micro_batches == 0 {
             return Err(BuildError::Zero { what: "the number of micro-batches", value: 0 });
         }
-        Ok(Shape::new(ranks, micro_batches).with_chunks(chunks))
+        Ok(Shape::new(ranks, micro_batches).with_stages_per_rank(stages_per_rank))
     }
 
-    fn costs_of_layers(&self, sizes: &[Size]) -> Result<Costs, BuildError> {
+    fn costs_of_layers(&self, sizes: &[LayerFacts]) -> Result<Costs, BuildError> {
         let layers = sizes.len();
         Ok(match &self.costs {
             LayerCosts::Parameters => {

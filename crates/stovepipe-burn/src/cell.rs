@@ -11,13 +11,13 @@ use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData};
 
 use crate::batch_norm::Observation;
 use crate::boundary::{from_parts, into_parts};
-use crate::context::Skipped;
+use crate::context::SkipValues;
 use crate::gradients::{self, Averaging};
 use crate::layer::Named;
 use crate::loss::scaled;
 use crate::part::{Packet, Part, copied, read};
 use crate::precision::{cast_gradients, cast_parameters};
-use crate::{Context, Layer, StageError};
+use crate::{Layer, LayerContext, StageError};
 
 /// What one forward of one layer leaves behind for its backward.
 pub(crate) struct Tape {
@@ -37,9 +37,9 @@ impl Tape {
     }
 
     /// Copies of it, which serve as gradients where any will do.
-    pub(crate) fn stashed_values(&self) -> Skipped {
+    pub(crate) fn stashed_values(&self) -> SkipValues {
         let copied = |parts: &Vec<Box<dyn Part>>| {
-            Packet::of(parts.iter().map(|part| part.clone_box().settle(None)).collect())
+            Packet::of(parts.iter().map(|part| part.clone_box().detach_to(None)).collect())
         };
         self.stashed.iter().map(|(name, parts)| (name.clone(), copied(parts))).collect()
     }
@@ -60,7 +60,7 @@ pub(crate) struct Forwarded {
     /// What the layer adds to the loss, off the tape.
     pub(crate) loss: Option<Tensor<1>>,
     /// What it stashes, off the tape.
-    pub(crate) stashed: Skipped,
+    pub(crate) stashed: SkipValues,
     /// What batch normalizations in it saw.
     pub(crate) observations: Vec<Observation>,
 }
@@ -68,11 +68,11 @@ pub(crate) struct Forwarded {
 /// What a backward makes: gradients of the inputs, and of what was popped.
 pub(crate) struct Backwarded {
     pub(crate) inputs: Vec<Option<Box<dyn Part>>>,
-    pub(crate) popped: Skipped,
+    pub(crate) popped: SkipValues,
 }
 
 /// A layer with its types erased.
-pub(crate) trait Cell: Send {
+pub(crate) trait ErasedLayer: Send {
     fn name(&self) -> &str;
 
     /// The names of what forwards pop.
@@ -89,7 +89,7 @@ pub(crate) trait Cell: Send {
     fn forward(
         &mut self,
         inputs: Vec<Box<dyn Part>>,
-        context: &mut Context<'_>,
+        context: &mut LayerContext<'_>,
         mode: Forward,
     ) -> Result<Forwarded, StageError>;
 
@@ -99,7 +99,7 @@ pub(crate) trait Cell: Send {
         &mut self,
         tape: Tape,
         gradients: Vec<Option<Box<dyn Part>>>,
-        stashed: Skipped,
+        stashed: SkipValues,
         scale: f64,
     ) -> Result<Backwarded, StageError>;
 
@@ -126,7 +126,7 @@ pub(crate) trait Cell: Send {
     fn carry(&mut self);
 
     /// Computes the update beside the parameters.
-    fn stage_update(
+    fn prepare_update(
         &mut self,
         rate: &ModuleLearningRate,
         averaging: Averaging,
@@ -160,7 +160,7 @@ pub(crate) enum Forward {
     Evaluate,
 }
 
-pub(crate) struct LayerCell<L: Layer> {
+pub(crate) struct TrainedLayer<L: Layer> {
     name: Arc<str>,
     stashes: Vec<String>,
     /// What is popped, as others call it.
@@ -187,7 +187,7 @@ pub(crate) struct LayerCell<L: Layer> {
     staged: Option<(Named<L>, ModuleOptimizer)>,
 }
 
-impl<L: Layer> LayerCell<L> {
+impl<L: Layer> TrainedLayer<L> {
     pub(crate) fn new(
         name: Arc<str>,
         module: Named<L>,
@@ -253,7 +253,7 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
     names
 }
 
-impl<L: Layer> Cell for LayerCell<L> {
+impl<L: Layer> ErasedLayer for TrainedLayer<L> {
     fn name(&self) -> &str {
         &self.name
     }
@@ -277,7 +277,7 @@ impl<L: Layer> Cell for LayerCell<L> {
     fn forward(
         &mut self,
         inputs: Vec<Box<dyn Part>>,
-        context: &mut Context<'_>,
+        context: &mut LayerContext<'_>,
         mode: Forward,
     ) -> Result<Forwarded, StageError> {
         let compute = self.compute;
@@ -321,9 +321,9 @@ impl<L: Layer> Cell for LayerCell<L> {
         };
         let outputs = typed(into_parts(module.inner().forward(input, context)));
         let off_tape = |parts: &[Box<dyn Part>]| -> Vec<Box<dyn Part>> {
-            parts.iter().map(|part| part.clone_box().settle(None)).collect()
+            parts.iter().map(|part| part.clone_box().detach_to(None)).collect()
         };
-        let settled = off_tape(&outputs);
+        let detached = off_tape(&outputs);
         let stashed = std::mem::take(&mut context.stashed).into_iter();
         let stashed: BTreeMap<String, Vec<Box<dyn Part>>> =
             stashed.map(|(name, packet)| (name, typed(packet.into_values()))).collect();
@@ -350,14 +350,14 @@ impl<L: Layer> Cell for LayerCell<L> {
             Forward::Untaped | Forward::Evaluate => None,
         };
         let observations = context.take_observations();
-        Ok(Forwarded { outputs: settled, tape, loss, stashed: sent, observations })
+        Ok(Forwarded { outputs: detached, tape, loss, stashed: sent, observations })
     }
 
     fn backward(
         &mut self,
         tape: Tape,
         gradients: Vec<Option<Box<dyn Part>>>,
-        mut stashed: Skipped,
+        mut stashed: SkipValues,
         scale: f64,
     ) -> Result<Backwarded, StageError> {
         let Tape { inputs, outputs, loss, popped, stashed: stashes } = tape;
@@ -450,7 +450,7 @@ impl<L: Layer> Cell for LayerCell<L> {
         self.carried = Some(std::mem::take(&mut self.complete));
     }
 
-    fn stage_update(
+    fn prepare_update(
         &mut self,
         rate: &ModuleLearningRate,
         averaging: Averaging,

@@ -16,7 +16,7 @@ use crate::{Backend, Boundary};
 /// Why a layer's forward runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Phase {
+pub enum Pass {
     /// A training forward whose activations are kept, or of which only the output is wanted now.
     Train,
     /// The same forward once more, to rebuild activations. Must compute the same values; must not
@@ -28,9 +28,9 @@ pub enum Phase {
 
 /// What a layer is told beside its input.
 #[derive(Debug)]
-pub struct Context<'a> {
-    phase: Phase,
-    place: Place,
+pub struct LayerContext<'a> {
+    pass: Pass,
+    place: ForwardPlace,
     samples: Range<usize>,
     layer: &'a str,
     /// How often randomness has been used in this forward.
@@ -40,16 +40,16 @@ pub struct Context<'a> {
     /// What batch normalizations saw.
     observations: Vec<Observation>,
     /// What it may pop, by name, ready to be used.
-    pub(crate) popped: Skipped,
+    pub(crate) popped: SkipValues,
     /// What it stashed.
-    pub(crate) stashed: Skipped,
+    pub(crate) stashed: SkipValues,
     side: Side<'a>,
     /// The type of floats that the layer computes in, if it was set.
     pub(crate) compute: Option<FloatDType>,
 }
 
 /// Values on skip connections by name.
-pub(crate) type Skipped = BTreeMap<String, Packet>;
+pub(crate) type SkipValues = BTreeMap<String, Packet>;
 
 /// The side inputs of a micro-batch.
 #[derive(Clone, Copy, Default)]
@@ -67,24 +67,29 @@ impl fmt::Debug for Side<'_> {
 
 /// Where in the training a forward runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Place {
+pub(crate) struct ForwardPlace {
     pub(crate) seed: u64,
     pub(crate) updates: u64,
     pub(crate) micro_batch: usize,
 }
 
-impl<'a> Context<'a> {
-    pub(crate) fn new(phase: Phase, place: Place, samples: Range<usize>, layer: &'a str) -> Self {
+impl<'a> LayerContext<'a> {
+    pub(crate) fn new(
+        pass: Pass,
+        place: ForwardPlace,
+        samples: Range<usize>,
+        layer: &'a str,
+    ) -> Self {
         Self {
-            phase,
+            pass,
             place,
             samples,
             layer,
             draws: 0,
             losses: Vec::new(),
             observations: Vec::new(),
-            popped: Skipped::new(),
-            stashed: Skipped::new(),
+            popped: SkipValues::new(),
+            stashed: SkipValues::new(),
             side: Side::default(),
             compute: None,
         }
@@ -109,8 +114,8 @@ impl<'a> Context<'a> {
 
     /// Why the forward runs.
     #[must_use]
-    pub fn phase(&self) -> Phase {
-        self.phase
+    pub fn pass(&self) -> Pass {
+        self.pass
     }
 
     /// Number of the step, the same on every stage: how many steps and accumulations succeeded
@@ -146,7 +151,7 @@ impl<'a> Context<'a> {
     /// use burn::module::Module;
     /// use burn::nn::Linear;
     /// use burn::tensor::Tensor;
-    /// use stovepipe_burn::{Context, Layer};
+    /// use stovepipe_burn::{LayerContext, Layer};
     ///
     /// #[derive(Module, Debug)]
     /// struct Down {
@@ -159,7 +164,7 @@ impl<'a> Context<'a> {
     ///     type Input = Tensor<2>;
     ///     type Output = Tensor<2>;
     ///
-    ///     fn forward(&self, x: Tensor<2>, context: &mut Context<'_>) -> Tensor<2> {
+    ///     fn forward(&self, x: Tensor<2>, context: &mut LayerContext<'_>) -> Tensor<2> {
     ///         context.stash(&self.level, x.clone());
     ///         self.linear.forward(x)
     ///     }
@@ -180,7 +185,7 @@ impl<'a> Context<'a> {
     ///     type Input = Tensor<2>;
     ///     type Output = Tensor<2>;
     ///
-    ///     fn forward(&self, x: Tensor<2>, context: &mut Context<'_>) -> Tensor<2> {
+    ///     fn forward(&self, x: Tensor<2>, context: &mut LayerContext<'_>) -> Tensor<2> {
     ///         self.linear.forward(x) + context.pop::<Tensor<2>>(&self.level)
     ///     }
     ///
@@ -248,9 +253,9 @@ impl<'a> Context<'a> {
                 Some(dtype) => part.cast(dtype),
                 None => part,
             };
-            match self.phase {
-                Phase::Evaluate => part,
-                Phase::Train | Phase::Recompute => part.track(),
+            match self.pass {
+                Pass::Evaluate => part,
+                Pass::Train | Pass::Recompute => part.track(),
             }
         });
         match from_parts(parts.collect()) {
@@ -270,7 +275,7 @@ impl<'a> Context<'a> {
     /// use burn::module::Module;
     /// use burn::nn::Linear;
     /// use burn::tensor::Tensor;
-    /// use stovepipe_burn::{Context, Layer};
+    /// use stovepipe_burn::{LayerContext, Layer};
     ///
     /// #[derive(Module, Debug)]
     /// struct Regularized {
@@ -281,7 +286,7 @@ impl<'a> Context<'a> {
     ///     type Input = Tensor<2>;
     ///     type Output = Tensor<2>;
     ///
-    ///     fn forward(&self, x: Tensor<2>, context: &mut Context<'_>) -> Tensor<2> {
+    ///     fn forward(&self, x: Tensor<2>, context: &mut LayerContext<'_>) -> Tensor<2> {
     ///         let x = context.dropout(x, 0.1);
     ///         self.linear.forward(x)
     ///     }
@@ -298,7 +303,7 @@ impl<'a> Context<'a> {
             "the probability of dropout is {probability}: give at least 0 and less than 1"
         );
         let draw = self.draw();
-        if self.phase == Phase::Evaluate || probability == 0.0 {
+        if self.pass == Pass::Evaluate || probability == 0.0 {
             return x;
         }
         let kept = 1.0 - probability;

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use stovepipe_runtime::Host;
+use stovepipe_runtime::RankThread;
 
 /// Work that was started.
 pub(crate) struct Started<R> {
@@ -12,7 +12,7 @@ pub(crate) struct Started<R> {
 }
 
 pub(crate) fn spawn<R: Send + 'static>(
-    host: Box<dyn Host>,
+    thread: Box<dyn RankThread>,
     work: impl FnOnce() -> R + Send + 'static,
 ) -> Started<R> {
     let (sender, result) = mpsc::channel();
@@ -20,7 +20,7 @@ pub(crate) fn spawn<R: Send + 'static>(
         // Whoever waits for it has gone only if the caller panicked.
         let _ = sender.send(work());
     });
-    Started { thread: std::thread::spawn(move || host.run(worker)), result }
+    Started { thread: std::thread::spawn(move || thread.run(worker)), result }
 }
 
 impl<R> Started<R> {

@@ -7,20 +7,20 @@ use std::sync::Arc;
 use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};
 use burn::tensor::Device;
 
-use crate::{Boundary, Context};
+use crate::{Boundary, LayerContext};
 
 /// A Burn module with one typed input and one typed output: the unit that a pipeline is cut into.
 ///
 /// The forward must be a function of the module's parameters, the input and the context alone, and
 /// compute the same values whenever it is called with the same ones, because recomputation calls it
 /// twice. In particular it must not draw random numbers from the device's generator: use
-/// [`Context::dropout`], [`Context::uniform`] and [`Context::normal`].
+/// [`LayerContext::dropout`], [`LayerContext::uniform`] and [`LayerContext::normal`].
 ///
 /// ```
 /// use burn::module::Module;
 /// use burn::nn::{LayerNorm, Linear};
 /// use burn::tensor::{Tensor, activation::gelu};
-/// use stovepipe_burn::{Context, Layer};
+/// use stovepipe_burn::{LayerContext, Layer};
 ///
 /// #[derive(Module, Debug)]
 /// struct FeedForward {
@@ -33,7 +33,7 @@ use crate::{Boundary, Context};
 ///     type Input = Tensor<3>;
 ///     type Output = Tensor<3>;
 ///
-///     fn forward(&self, x: Tensor<3>, _: &mut Context<'_>) -> Tensor<3> {
+///     fn forward(&self, x: Tensor<3>, _: &mut LayerContext<'_>) -> Tensor<3> {
 ///         let hidden = gelu(self.up.forward(self.norm.forward(x.clone())));
 ///         x + self.down.forward(hidden)
 ///     }
@@ -51,15 +51,15 @@ pub trait Layer: Module + 'static {
     ///
     /// May panic, as tensor operations do on wrong shapes: the step then ends with an error that
     /// names the stage, and nothing is updated.
-    fn forward(&self, input: Self::Input, context: &mut Context<'_>) -> Self::Output;
+    fn forward(&self, input: Self::Input, context: &mut LayerContext<'_>) -> Self::Output;
 
-    /// Names of the values that every forward [stashes](Context::stash) for a later layer. Names are those
+    /// Names of the values that every forward [stashes](LayerContext::stash) for a later layer. Names are those
     /// of the whole model: a layer that is used several times takes its names as arguments.
     fn stashes(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Names of the values that every forward [pops](Context::pop): each stashed by an earlier layer, and
+    /// Names of the values that every forward [pops](LayerContext::pop): each stashed by an earlier layer, and
     /// popped by no other.
     fn pops(&self) -> Vec<String> {
         Vec::new()
@@ -142,14 +142,14 @@ impl<M: Module, F: Send + Sync, I> Module for Apply<M, F, I> {
 impl<M, F, I, O> Layer for Apply<M, F, I>
 where
     M: Module + 'static,
-    F: Fn(&M, I, &mut Context<'_>) -> O + Send + Sync + 'static,
+    F: Fn(&M, I, &mut LayerContext<'_>) -> O + Send + Sync + 'static,
     I: Boundary,
     O: Boundary,
 {
     type Input = I;
     type Output = O;
 
-    fn forward(&self, input: I, context: &mut Context<'_>) -> O {
+    fn forward(&self, input: I, context: &mut LayerContext<'_>) -> O {
         (self.forward)(&self.module, input, context)
     }
 }

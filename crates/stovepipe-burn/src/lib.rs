@@ -9,7 +9,6 @@
 //! the same order. Two measures make that true: the tape is cut at every layer boundary, also inside
 //! a stage, and values are contiguous there.
 
-mod assembly;
 mod backend;
 mod batch;
 mod batch_norm;
@@ -36,6 +35,7 @@ mod replay;
 mod report;
 mod sequential;
 mod skips;
+mod spec;
 mod split;
 mod stage;
 mod ties;
@@ -46,7 +46,7 @@ pub use batch_norm::BatchNorm;
 pub use boundary::{Boundary, BoundaryError};
 pub use builder::{Builder, LayerCosts};
 pub use burn;
-pub use context::{Context, Phase};
+pub use context::{LayerContext, Pass};
 pub use error::{BuildError, ProfileError, StageError, TrainError};
 pub use gradients::Clipping;
 pub use layer::{Apply, Layer, Stateless};
@@ -63,4 +63,4 @@ pub use profiling::{MemoryCounter, Profiling};
 pub use rehearsal::Rehearsal;
 pub use sequential::Sequential;
 pub use split::micro_batch_ranges;
-pub use stovepipe_runtime::{Host, StepError, ThreadHost};
+pub use stovepipe_runtime::{PlainThread, RankThread, StepError};

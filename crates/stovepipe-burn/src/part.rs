@@ -30,7 +30,7 @@ pub(crate) trait Part: Any + Send + Sync {
     fn duplicate(&self) -> Box<dyn Part>;
     /// Off the tape and contiguous, on `device` or where it is: how every value crosses a layer
     /// boundary.
-    fn settle(self: Box<Self>, device: Option<&Device>) -> Box<dyn Part>;
+    fn detach_to(self: Box<Self>, device: Option<&Device>) -> Box<dyn Part>;
     /// In another type if it is a float tensor.
     fn cast(self: Box<Self>, dtype: FloatDType) -> Box<dyn Part>;
     /// In at least 32 bits if it is a float tensor.
@@ -126,7 +126,7 @@ macro_rules! common {
             (self.shape().num_elements() * self.dtype().size()) as u64
         }
 
-        fn settle(self: Box<Self>, device: Option<&Device>) -> Box<dyn Part> {
+        fn detach_to(self: Box<Self>, device: Option<&Device>) -> Box<dyn Part> {
             let tensor = self.inner();
             let elsewhere = device.filter(|device| tensor.device() != **device);
             match elsewhere {
@@ -284,7 +284,7 @@ impl Part for Absent {
         self.clone_box()
     }
 
-    fn settle(self: Box<Self>, _: Option<&Device>) -> Box<dyn Part> {
+    fn detach_to(self: Box<Self>, _: Option<&Device>) -> Box<dyn Part> {
         self
     }
 
@@ -446,8 +446,8 @@ impl Packet {
     /// through the host, and whole numbers and truth values take the types that `device` computes with.
     #[must_use]
     pub fn to_device(self, device: &Device) -> Self {
-        let settle = |part: Option<Box<dyn Part>>| part.map(|part| part.settle(Some(device)));
-        Self { parts: self.parts.into_iter().map(settle).collect(), sections: self.sections }
+        let detach_to = |part: Option<Box<dyn Part>>| part.map(|part| part.detach_to(Some(device)));
+        Self { parts: self.parts.into_iter().map(detach_to).collect(), sections: self.sections }
     }
 
     /// A part that isn't on this device.

@@ -8,7 +8,7 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::tensor::TensorData;
 use stovepipe_checkpoint::{CheckpointPolicy, Layout};
 use stovepipe_partition::Partition;
-use stovepipe_runtime::{StepReport, Terms, Workers};
+use stovepipe_runtime::{Agreement, StepReport, Workers};
 use stovepipe_schedule::{
     Edges, ForwardOnly, MicroBatch, Mode, Plan, Program, Rank, Retention, Schedule, Shape, Stage,
     Timeline,
@@ -32,7 +32,7 @@ pub struct Step {
     pub loss: f64,
     /// What the mean was over: the sum of the loss's weights.
     pub weight: f64,
-    /// What layers [added](crate::Context::add_loss), divided by the same weight; not part of `loss`.
+    /// What layers [added](crate::LayerContext::add_loss), divided by the same weight; not part of `loss`.
     pub added_loss: f64,
     /// The mean of each [metric](crate::Builder::metric).
     pub metrics: BTreeMap<String, f64>,
@@ -45,7 +45,7 @@ pub struct Step {
     /// [`Builder::loss_scaling`](crate::Builder::loss_scaling).
     pub loss_scale: f64,
     /// Whether there was no update because a gradient wasn't finite.
-    pub skipped: bool,
+    pub overflowed: bool,
     /// How many micro-batches there were: fewer than asked for if the batch had fewer samples.
     pub micro_batches: usize,
     /// When every action ran, in seconds.
@@ -62,7 +62,7 @@ pub struct Accumulation {
     pub weight: f64,
     /// Whether the gradients were forgotten because one wasn't finite, which only
     /// [loss scaling](crate::Builder::loss_scaling) allows. What was accumulated before is kept.
-    pub skipped: bool,
+    pub overflowed: bool,
     /// When every action ran, in seconds.
     pub timeline: Timeline,
 }
@@ -75,7 +75,7 @@ pub struct Evaluation {
     pub loss: f64,
     /// What the mean was over: the sum of the loss's weights.
     pub weight: f64,
-    /// What layers [added](crate::Context::add_loss), divided by the same weight; not part of `loss`.
+    /// What layers [added](crate::LayerContext::add_loss), divided by the same weight; not part of `loss`.
     pub added_loss: f64,
     /// The mean of each [metric](crate::Builder::metric).
     pub metrics: BTreeMap<String, f64>,
@@ -124,7 +124,7 @@ pub struct SharedDevice {
 }
 
 /// How mini-batches are run.
-pub(crate) struct Course {
+pub(crate) struct Planner {
     pub(crate) schedule: Box<dyn Schedule>,
     pub(crate) policy: Box<dyn CheckpointPolicy>,
     pub(crate) shape: Shape,
@@ -137,7 +137,7 @@ pub(crate) struct Course {
     pub(crate) unreplayable: Vec<(usize, String, Unreplayable)>,
 }
 
-impl Course {
+impl Planner {
     pub(crate) fn plan(&self, micro_batches: usize) -> Result<Plan, BuildError> {
         let plan = self.schedule.plan(Shape { micro_batches, ..self.shape })?;
         let refuse = |reason: String| {
@@ -224,8 +224,8 @@ pub struct Pipeline<I = NoLoss, O = NoLoss, T = NoLoss> {
     /// The number of this process.
     pub(crate) process: usize,
     /// What processes must agree on, whatever they do.
-    pub(crate) terms: Terms,
-    pub(crate) course: Course,
+    pub(crate) agreement: Agreement,
+    pub(crate) planner: Planner,
     pub(crate) programs: HashMap<(bool, usize), Arc<Program>>,
     pub(crate) rates: ModuleLrScheduler,
     /// Successful steps and accumulations.
@@ -274,8 +274,8 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         let tied_squares = ties::squared_norm(&ties::sums(&self.ties, &reports));
         let total = (self.carried_weight + weight) * loss_scale;
         let gradient_norm = norm_of(&reports, tied_squares, total);
-        let skipped = self.rescale(gradient_norm);
-        if !skipped {
+        let overflowed = self.rescale(gradient_norm);
+        if !overflowed {
             self.rates = rates;
             self.updates += 1;
             self.carried_weight = 0.0;
@@ -291,7 +291,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
             gradient_norm,
             learning_rate,
             loss_scale,
-            skipped,
+            overflowed,
             micro_batches,
             timeline: report.timeline,
         })
@@ -309,12 +309,12 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         let report = self.run(Mode::Training, batch)?;
         let reports = Report::decode_all(&report.reports).map_err(refused)?;
         let (sum, weight) = mean_of(&reports);
-        let skipped = self.rescale(norm_of(&reports, 0.0, 1.0));
-        if !skipped {
+        let overflowed = self.rescale(norm_of(&reports, 0.0, 1.0));
+        if !overflowed {
             self.updates += 1;
             self.carried_weight += weight;
         }
-        Ok(Accumulation { loss: mean(sum, weight), weight, skipped, timeline: report.timeline })
+        Ok(Accumulation { loss: mean(sum, weight), weight, overflowed, timeline: report.timeline })
     }
 
     /// Whether the stages have skipped the update, by the norm that they saw; the loss is scaled less then.
@@ -384,7 +384,7 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
     }
 
     /// Gives the next step, evaluation or prediction a value beside its input, which any layer can ask for
-    /// by this name: see [`Context::side_input`](crate::Context::side_input). Cut along the batch axis
+    /// by this name: see [`LayerContext::side_input`](crate::LayerContext::side_input). Cut along the batch axis
     /// like the input. Call it before each of them:
     /// `pipeline.side_input("mask", mask).step(input, target)?`.
     pub fn side_input(&mut self, name: impl Into<String>, value: impl Boundary) -> &mut Self {
@@ -449,7 +449,7 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
     ///
     /// [`BuildError`] if the schedule or the policy refuses that many micro-batches, or `samples` is 0.
     pub fn program(&mut self, samples: usize) -> Result<Arc<Program>, BuildError> {
-        let micro_batches = self.course.shape.micro_batches.min(samples);
+        let micro_batches = self.planner.shape.micro_batches.min(samples);
         self.cached_program(Mode::Training, micro_batches)
     }
 
@@ -462,7 +462,7 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         if let Some(program) = self.programs.get(&key) {
             return Ok(Arc::clone(program));
         }
-        let program = Arc::new(self.course.program(mode, micro_batches)?);
+        let program = Arc::new(self.planner.program(mode, micro_batches)?);
         self.programs.insert(key, Arc::clone(&program));
         Ok(program)
     }
@@ -477,9 +477,9 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         let values =
             Values { input: into_packet(input), target, side: std::mem::take(&mut self.side) };
         let scale = self.scaler.map_or(1.0, |scaler| scaler.scale);
-        let terms = self.terms_of_call(&task, &values);
-        let micro_batches = self.course.shape.micro_batches;
-        let batch = values.cut(micro_batches, task, self.updates, scale)?.with_terms(terms);
+        let agreement = self.agreement_on_call(&task, &values);
+        let micro_batches = self.planner.shape.micro_batches;
+        let batch = values.cut(micro_batches, task, self.updates, scale)?.with_agreement(agreement);
         Ok(Arc::new(batch))
     }
 

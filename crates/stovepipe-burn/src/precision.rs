@@ -11,7 +11,7 @@ use crate::BuildError;
 /// what is small doesn't vanish in 16 bits (Micikevicius et al., arXiv 1710.03740).
 ///
 /// If a gradient, or the sum of the squares of all, isn't finite then on any stage, no stage updates, and the
-/// step says that it was [skipped](crate::Step::skipped): parameters, optimizer states, running statistics, learning rates and the
+/// step says that it [overflowed](crate::Step::overflowed): parameters, optimizer states, running statistics, learning rates and the
 /// number of the step stay, as if the mini-batch had never come. Powers of two change no bit of what is in
 /// range.
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -1,31 +1,39 @@
 //! What is different where ranks are processes: what they compare before they run anything, and what they
 //! tell each other beside a step.
 
-use stovepipe_runtime::{StepError, Terms};
+use stovepipe_runtime::{Agreement, StepError};
 use stovepipe_schedule::{Span, Timeline};
 use stovepipe_transport::Wire;
 
-use crate::assembly::Assembly;
 use crate::batch::{Task, Values};
 use crate::part::Packet;
+use crate::spec::PipelineSpec;
 use crate::{Boundary, Pipeline, TrainError};
 
 /// What a pipeline must have in common with those of other processes.
-pub(crate) fn terms_of_model(assembly: &Assembly) -> Terms {
-    let Assembly { layers, sizes, partition, compute_dtype, scaler, metric_names, common, .. } =
-        assembly;
+pub(crate) fn agreement_on_model(spec: &PipelineSpec) -> Agreement {
+    let PipelineSpec {
+        layers,
+        sizes,
+        partition,
+        compute_dtype,
+        scaler,
+        metric_names,
+        settings,
+        ..
+    } = spec;
     let names = layers.iter().zip(sizes).map(|(layer, size)| {
         let floats: Vec<_> = size.floats.iter().map(|float| (&float.path, &float.shape)).collect();
         (&*layer.name, size.parameters, floats, &size.stashes, &size.pops)
     });
-    let tied: Vec<_> = common.ties.iter().flatten().map(|tied| &tied.path).collect();
-    Terms::new()
+    let tied: Vec<_> = settings.ties.iter().flatten().map(|tied| &tied.path).collect();
+    Agreement::new()
         .with("the number of layers", layers.len())
         .with_fingerprint("the model", (names.collect::<Vec<_>>(), tied))
         .with("the cut into stages", partition)
-        .with("the seed", common.seed)
-        .with("clipping", format_args!("{:?}", common.clipping))
-        .with("staged updates", common.stage_updates)
+        .with("the seed", settings.seed)
+        .with("clipping", format_args!("{:?}", settings.clipping))
+        .with("staged updates", settings.atomic_updates)
         .with("the type of computation", format_args!("{compute_dtype:?}"))
         .with("loss scaling", format_args!("{scaler:?}"))
         .with("metrics", metric_names.join(", "))
@@ -101,13 +109,13 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
     }
 
     /// What processes compare before a call.
-    pub(crate) fn terms_of_call(&self, task: &Task, values: &Values) -> Terms {
+    pub(crate) fn agreement_on_call(&self, task: &Task, values: &Values) -> Agreement {
         if !self.workers.is_spread() {
-            return Terms::new();
+            return Agreement::new();
         }
-        let terms = Terms::new().with("the call", task.describe());
-        terms
-            .and(self.terms.clone())
+        let agreement = Agreement::new().with("the call", task.describe());
+        agreement
+            .and(self.agreement.clone())
             .with("the number of updates so far", self.updates)
             .with_fingerprint("the batch", values)
     }

@@ -9,21 +9,22 @@ use std::time::Instant;
 use burn::lr_scheduler::module_lr_scheduler::{ModuleLearningRate, ModuleLrScheduler};
 use burn::optim::{ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, FloatDType};
-use stovepipe_runtime::Host;
+use stovepipe_runtime::RankThread;
 use stovepipe_tune::{LayerProfile, Measurement, Profile, Time};
 
 use crate::boundary::into_packet;
-use crate::cell::{Cell, Forward, Forwarded, Tape};
-use crate::context::{Place, Side, Skipped};
+use crate::cell::{ErasedLayer, Forward, Forwarded, Tape};
+use crate::context::{ForwardPlace, Side, SkipValues};
 use crate::gradients::Averaging;
 use crate::hosted::{Started, spawn};
 use crate::loss::{ErasedLoss, LossTape};
 use crate::part::{Packet, Part, copied};
 use crate::profiling::Profiling;
-use crate::sequential::{Blueprint, MakeContext};
+use crate::sequential::{LayerSpec, MakeContext};
 use crate::skips::skips_of;
 use crate::{
-    Backend, Boundary, BuildError, Builder, Context, MemoryCounter, Phase, ProfileError, StageError,
+    Backend, Boundary, BuildError, Builder, LayerContext, MemoryCounter, Pass, ProfileError,
+    StageError,
 };
 
 mod memory;
@@ -76,7 +77,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
         let optimizer = self.optimizer.clone().unwrap_or_else(|| SgdConfig::new().init());
         let mut rates = self.rates.clone().unwrap_or_else(|| ModuleLrScheduler::new(1e-3));
         let rate = rates.step();
-        let stage_updates = self.stage_updates;
+        let atomic_updates = self.atomic_updates;
         let bench = Bench {
             backend,
             device,
@@ -84,29 +85,29 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
             optimizer,
             compute: self.compute_dtype,
             rate,
-            stage_updates,
+            atomic_updates,
             side,
             profiling,
         };
         let count = self.model.layers.len();
         skips_of(&self.model.layers, &layer_sizes)?;
-        let mut skipped: Vec<Skipped> = values.iter().map(|_| Skipped::new()).collect();
+        let mut skipped: Vec<SkipValues> = values.iter().map(|_| SkipValues::new()).collect();
         let mut layers = Vec::with_capacity(count);
         let mut workspace = 0;
-        for blueprints in self.model.layers.chunks(profiling.together) {
+        for layer_specs in self.model.layers.chunks(profiling.together) {
             if let Some(progress) = &profiling.progress {
-                for (blueprint, number) in blueprints.iter().zip(layers.len() + 1..) {
-                    progress(&blueprint.name, number, count);
+                for (layer_spec, number) in layer_specs.iter().zip(layers.len() + 1..) {
+                    progress(&layer_spec.name, number, count);
                 }
             }
-            let is_last = layers.len() + blueprints.len() == count;
+            let is_last = layers.len() + layer_specs.len() == count;
             let loss = is_last.then(|| (Arc::clone(&loss), targets.clone()));
             let start = Start { is_first: layers.is_empty(), inputs: values, skipped };
             if let Some(counter) = &profiling.memory {
                 // A rank needs what the greediest of its layers does.
-                workspace = bench.workspace(blueprints, &start, &loss, counter)?.max(workspace);
+                workspace = bench.workspace(layer_specs, &start, &loss, counter)?.max(workspace);
             }
-            let (measured, end) = bench.measure(blueprints, start, loss)?;
+            let (measured, end) = bench.measure(layer_specs, start, loss)?;
             layers.extend(measured);
             (values, skipped) = (end.inputs, end.skipped);
         }
@@ -123,7 +124,7 @@ struct Bench<'a> {
     optimizer: ModuleOptimizer,
     compute: Option<FloatDType>,
     rate: ModuleLearningRate,
-    stage_updates: bool,
+    atomic_updates: bool,
     side: Vec<BTreeMap<String, Packet>>,
     profiling: &'a Profiling,
 }
@@ -133,7 +134,7 @@ struct Start {
     is_first: bool,
     inputs: Values,
     /// What was stashed before and is still to be popped, for each size.
-    skipped: Vec<Skipped>,
+    skipped: Vec<SkipValues>,
 }
 
 /// A layer's inputs or outputs, for each size.
@@ -142,7 +143,7 @@ type Values = Vec<Vec<Box<dyn Part>>>;
 type LossAndTargets = Option<(Arc<ErasedLoss>, Vec<Packet>)>;
 
 impl Bench<'_> {
-    fn subject(&self, blueprints: &[Blueprint], start: &Start, loss: &LossAndTargets) -> Subject {
+    fn subject(&self, layer_specs: &[LayerSpec], start: &Start, loss: &LossAndTargets) -> Subject {
         let context = MakeContext {
             seed: self.seed,
             device: &self.device,
@@ -150,14 +151,14 @@ impl Bench<'_> {
             compute: self.compute,
         };
         Subject {
-            cells: blueprints.iter().map(|blueprint| (blueprint.make)(&context)).collect(),
+            cells: layer_specs.iter().map(|layer_spec| (layer_spec.make)(&context)).collect(),
             backend: Arc::clone(&self.backend),
             device: self.device.clone(),
             is_first: start.is_first,
             inputs: start.inputs.iter().map(|parts| copied(parts)).collect(),
             skipped: start.skipped.clone(),
             loss: loss.clone(),
-            stage_updates: self.stage_updates,
+            atomic_updates: self.atomic_updates,
             sizes: self.profiling.sizes.clone(),
             side: self.side.clone(),
         }
@@ -166,32 +167,32 @@ impl Bench<'_> {
     /// What a rank's threads keep for themselves once they have computed.
     fn workspace(
         &self,
-        blueprints: &[Blueprint],
+        layer_specs: &[LayerSpec],
         start: &Start,
         loss: &LossAndTargets,
         counter: &Arc<dyn MemoryCounter>,
     ) -> Result<u64, ProfileError> {
-        let host = self.backend.host(0).map_err(BuildError::from)?;
-        let (mut subject, counter) = (self.subject(blueprints, start, loss), Arc::clone(counter));
-        finished(spawn(host, move || subject.workspace(&counter)), blueprints)
+        let thread = self.backend.rank_thread(0).map_err(BuildError::from)?;
+        let (mut subject, counter) = (self.subject(layer_specs, start, loss), Arc::clone(counter));
+        finished(spawn(thread, move || subject.workspace(&counter)), layer_specs)
     }
 
     /// Measures neighbouring layers, and returns what they make of their inputs.
     fn measure(
         &self,
-        blueprints: &[Blueprint],
+        layer_specs: &[LayerSpec],
         start: Start,
         loss: LossAndTargets,
     ) -> Result<(Vec<LayerProfile>, Start), ProfileError> {
-        let subject = || self.subject(blueprints, &start, &loss);
+        let subject = || self.subject(layer_specs, &start, &loss);
         let mut others = Others::default();
         for rank in 1..=self.profiling.busy {
-            let host = self.backend.host(rank).map_err(BuildError::from)?;
-            others.start(host, subject());
+            let thread = self.backend.rank_thread(rank).map_err(BuildError::from)?;
+            others.start(thread, subject());
         }
-        let host = self.backend.host(0).map_err(BuildError::from)?;
+        let thread = self.backend.rank_thread(0).map_err(BuildError::from)?;
         let (mut subject, profiling, rate) = (subject(), self.profiling.clone(), self.rate.clone());
-        let measured = spawn(host, move || {
+        let measured = spawn(thread, move || {
             let (mut layers, made) = subject.measure(&profiling, &rate, &others.index)?;
             drop(others);
             if let Some(counter) = &profiling.memory {
@@ -208,17 +209,17 @@ impl Bench<'_> {
             }
             Ok((layers, made))
         });
-        finished(measured, blueprints)
+        finished(measured, layer_specs)
     }
 }
 
 /// What was measured of these layers.
 fn finished<R>(
     measured: Started<Result<R, StageError>>,
-    blueprints: &[Blueprint],
+    layer_specs: &[LayerSpec],
 ) -> Result<R, ProfileError> {
     let names = || {
-        let names: Vec<&str> = blueprints.iter().map(|blueprint| &*blueprint.name).collect();
+        let names: Vec<&str> = layer_specs.iter().map(|layer_spec| &*layer_spec.name).collect();
         names.join(", ")
     };
     match measured.finish() {
@@ -238,9 +239,9 @@ struct Others {
 }
 
 impl Others {
-    fn start(&mut self, host: Box<dyn Host>, mut subject: Subject) {
+    fn start(&mut self, thread: Box<dyn RankThread>, mut subject: Subject) {
         let (stop, index) = (Arc::clone(&self.stop), Arc::clone(&self.index));
-        self.threads.push(spawn(host, move || {
+        self.threads.push(spawn(thread, move || {
             while !stop.load(Ordering::Relaxed)
                 && subject.run(index.load(Ordering::Relaxed)).is_ok()
             {}
@@ -259,16 +260,16 @@ impl Drop for Others {
 
 /// Neighbouring layers under measurement.
 struct Subject {
-    cells: Vec<Box<dyn Cell>>,
+    cells: Vec<Box<dyn ErasedLayer>>,
     backend: Arc<dyn Backend>,
     device: Device,
     is_first: bool,
     /// Of the first of them.
     inputs: Values,
-    skipped: Vec<Skipped>,
+    skipped: Vec<SkipValues>,
     /// Behind the last of them.
     loss: LossAndTargets,
-    stage_updates: bool,
+    atomic_updates: bool,
     /// Samples of each size.
     sizes: Vec<usize>,
     /// Side inputs of each size.
@@ -283,7 +284,7 @@ struct Forwards {
     /// What each layer returned.
     outputs: Vec<Vec<Box<dyn Part>>>,
     /// What was stashed and not popped.
-    skipped: Skipped,
+    skipped: SkipValues,
     loss: Option<LossTape>,
 }
 
@@ -329,7 +330,7 @@ impl Subject {
             let mut outputs = Vec::new();
             for _ in 0..profiling.runs {
                 let Run { forward, backward, outputs: returned } = self.run(index)?;
-                let recompute = self.forwards(index, Phase::Recompute)?.seconds;
+                let recompute = self.forwards(index, Pass::Recompute)?.seconds;
                 for (layer, times) in times.iter_mut().enumerate() {
                     times.forward.push(forward[layer]);
                     times.recompute.push(recompute[layer]);
@@ -351,7 +352,7 @@ impl Subject {
                 });
                 input_bytes = output_bytes;
             }
-            let made = self.forwards(index, Phase::Train)?;
+            let made = self.forwards(index, Pass::Train)?;
             end.inputs.extend(made.outputs.into_iter().next_back());
             end.skipped.push(made.skipped);
         }
@@ -360,7 +361,7 @@ impl Subject {
         let mut optimizer_bytes = Vec::with_capacity(layers);
         for cell in &mut self.cells {
             cell.complete(None);
-            cell.stage_update(rate, Averaging::mean(1.0))?;
+            cell.prepare_update(rate, Averaging::mean(1.0))?;
             optimizer_bytes.push(cell.staged_state_bytes());
             cell.abandon();
         }
@@ -398,8 +399,8 @@ impl Subject {
             for (cell, seconds) in self.cells.iter_mut().zip(&mut updates) {
                 let start = Instant::now();
                 cell.complete(None);
-                if self.stage_updates {
-                    cell.stage_update(rate, Averaging::mean(1.0))?;
+                if self.atomic_updates {
+                    cell.prepare_update(rate, Averaging::mean(1.0))?;
                 }
                 cell.commit(rate, Averaging::mean(1.0))?;
                 self.backend.synchronize(&self.device)?;
@@ -413,12 +414,12 @@ impl Subject {
     /// Runs forward and backward once.
     fn run(&mut self, index: usize) -> Result<Run, StageError> {
         let Forwards { seconds: forward, tapes, outputs, mut loss, .. } =
-            self.forwards(index, Phase::Train)?;
+            self.forwards(index, Pass::Train)?;
         // Any values will do for time: the outputs have the right shapes.
         let mut gradients: Vec<_> =
             outputs.last().map(|parts| copied(parts)).into_iter().flatten().map(Some).collect();
         let mut backward = Vec::with_capacity(self.cells.len());
-        let mut popped = Skipped::new();
+        let mut popped = SkipValues::new();
         for (cell, tape) in self.cells.iter_mut().zip(tapes).rev() {
             // Of what is popped in later layers than these, too.
             let mut stashed = tape.stashed_values();
@@ -442,7 +443,7 @@ impl Subject {
     }
 
     /// Runs forward once, and the loss behind the last layer of all.
-    fn forwards(&mut self, index: usize, phase: Phase) -> Result<Forwards, StageError> {
+    fn forwards(&mut self, index: usize, pass: Pass) -> Result<Forwards, StageError> {
         let layers = self.cells.len();
         let mut done = Forwards {
             seconds: Vec::with_capacity(layers),
@@ -455,7 +456,7 @@ impl Subject {
         for layer in 0..layers {
             let start = Instant::now();
             let Ran { outputs, tape, loss } =
-                self.forward(layer, index, values, phase, &mut done.skipped)?;
+                self.forward(layer, index, values, pass, &mut done.skipped)?;
             values = copied(&outputs);
             done.loss = loss;
             done.seconds.push(start.elapsed().as_secs_f64());
@@ -471,12 +472,12 @@ impl Subject {
         layer: usize,
         index: usize,
         inputs: Vec<Box<dyn Part>>,
-        phase: Phase,
-        skipped: &mut Skipped,
+        pass: Pass,
+        skipped: &mut SkipValues,
     ) -> Result<Ran, StageError> {
         let mode = Forward::Taped { input_gradient: !(self.is_first && layer == 0) };
         let Forwarded { outputs, tape, .. } =
-            self.run_layer(layer, index, inputs, (phase, mode), skipped)?;
+            self.run_layer(layer, index, inputs, (pass, mode), skipped)?;
         let tape = tape.ok_or_else(|| StageError::Order {
             layer: self.cells[layer].name().to_owned(),
             problem: "its forward left nothing for a backward",
@@ -497,8 +498,8 @@ impl Subject {
         layer: usize,
         index: usize,
         inputs: Vec<Box<dyn Part>>,
-        (phase, mode): (Phase, Forward),
-        skipped: &mut Skipped,
+        (pass, mode): (Pass, Forward),
+        skipped: &mut SkipValues,
     ) -> Result<Forwarded, StageError> {
         let cell = &mut self.cells[layer];
         let name = cell.name().to_owned();
@@ -507,7 +508,8 @@ impl Subject {
             packets: Some(&self.side[index]),
             receiver: Some((&*self.backend, &self.device)),
         };
-        let mut context = Context::new(phase, Place::default(), samples, &name).with_side(side);
+        let mut context =
+            LayerContext::new(pass, ForwardPlace::default(), samples, &name).with_side(side);
         for skip in cell.pops() {
             context.popped.extend(skipped.remove_entry(skip));
         }

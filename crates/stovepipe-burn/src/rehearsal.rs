@@ -12,18 +12,18 @@ use stovepipe_runtime::{Begin, Job, RankExecutor, StageCompute, StepError};
 use stovepipe_schedule::{MicroBatch, Mode, Program, Rank, Stage, StageRetention};
 use stovepipe_transport::{InProcess, Tag, Transport, TransportError};
 
-use crate::assembly::Assembly;
 use crate::batch::{Batch, Task, Values};
 use crate::boundary::into_packet;
 use crate::cell::{Forward, Forwarded};
-use crate::context::{Place, Side, Skipped};
+use crate::context::{ForwardPlace, Side, SkipValues};
 use crate::hosted::spawn;
 use crate::part::Packet;
 use crate::profiling::Count;
 use crate::report::Report;
-use crate::skips::{Routes, Skips, pack};
+use crate::skips::{Routes, SkipStore, pack};
+use crate::spec::PipelineSpec;
 use crate::stage::StageOutput;
-use crate::{Boundary, BuildError, Builder, Context, MemoryCounter, Phase, TrainError};
+use crate::{Boundary, BuildError, Builder, LayerContext, MemoryCounter, Pass, TrainError};
 
 /// Which rank [`Builder::rehearse`] runs, and how.
 #[derive(Clone)]
@@ -76,13 +76,13 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
         input: I,
         target: T,
     ) -> Result<Vec<u64>, TrainError> {
-        let mut assembly = self.assemble()?;
+        let mut spec = self.assemble()?;
         let Rehearsal { rank, steps, ref counter, ref side } = *rehearsal;
-        let ranks = assembly.course.shape.ranks;
+        let ranks = spec.planner.shape.ranks;
         if rank >= ranks {
             return Err(StepError::Setup(format!("there is no rank {rank} among {ranks}")).into());
         }
-        let rate = assembly
+        let rate = spec
             .rates
             .clone()
             .ok_or(BuildError::Missing { what: "learning rate", method: "learning_rate" });
@@ -90,11 +90,11 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
         let (input, target) = (into_packet(input), Some(into_packet(target)));
         let values = Values { input, target, side: side.clone() };
         // Gradients are made up: nothing may be skipped or refused because of their size.
-        (assembly.common.clipping, assembly.common.skips_overflows) = (None, false);
-        let batch = values.cut(assembly.course.shape.micro_batches, task, 0, 1.0)?;
-        let program = assembly.course.program(Mode::Training, batch.inputs.len())?;
+        (spec.settings.clipping, spec.settings.forgets_overflows) = (None, false);
+        let batch = values.cut(spec.planner.shape.micro_batches, task, 0, 1.0)?;
+        let program = spec.planner.program(Mode::Training, batch.inputs.len())?;
         // Layers may panic.
-        let record = || Traffic::record(&assembly, &batch, Rank::new(rank));
+        let record = || Traffic::record(&spec, &batch, Rank::new(rank));
         let recorded = std::thread::scope(|scope| scope.spawn(record).join());
         let traffic = recorded.map_err(|_| {
             StepError::Setup("a layer panicked while its output was recorded".to_owned())
@@ -105,7 +105,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
             traffic: Arc::new(traffic),
             steps,
         };
-        play.run(&mut assembly, Rank::new(rank), counter)
+        play.run(&mut spec, Rank::new(rank), counter)
     }
 }
 
@@ -114,30 +114,31 @@ struct Traffic {
     /// The input of each stage; of the last one also the output.
     chain: Vec<Vec<Packet>>,
     /// On skip connections.
-    skips: Skips,
+    skips: SkipStore,
 }
 
 impl Traffic {
     /// Runs all layers forward, of which one is there at a time.
-    fn record(assembly: &Assembly, batch: &Batch, rank: Rank) -> Result<Self, TrainError> {
-        let device = assembly.device(rank).clone();
-        let backend = &assembly.common.backend;
+    fn record(spec: &PipelineSpec, batch: &Batch, rank: Rank) -> Result<Self, TrainError> {
+        let device = spec.device(rank).clone();
+        let backend = &spec.settings.backend;
         let received = batch.inputs.iter().map(|input| backend.receive(input.clone(), &device));
         let mut values = received.collect::<Result<Vec<Packet>, _>>().map_err(BuildError::from)?;
-        let mut stashed: Vec<Skipped> = vec![Skipped::new(); values.len()];
-        let (mut chain, mut skips) = (Vec::new(), Skips::new());
-        for stage in 0..assembly.partition.parts() {
+        let mut stashed: Vec<SkipValues> = vec![SkipValues::new(); values.len()];
+        let (mut chain, mut skips) = (Vec::new(), SkipStore::new());
+        for stage in 0..spec.partition.parts() {
             chain.push(values.clone());
-            for layer in assembly.partition.range(stage) {
-                let mut cell = assembly.layer(layer, rank);
+            for layer in spec.partition.range(stage) {
+                let mut cell = spec.layer(layer, rank);
                 let name = cell.name().to_owned();
                 for (m, value) in values.iter_mut().enumerate() {
                     let samples = batch.samples[m].clone();
-                    let place = Place { seed: assembly.common.seed, updates: 0, micro_batch: m };
+                    let place =
+                        ForwardPlace { seed: spec.settings.seed, updates: 0, micro_batch: m };
                     let receiver = Some((&**backend, &device));
                     let side = Side { packets: batch.side.get(m), receiver };
                     let mut context =
-                        Context::new(Phase::Train, place, samples, &name).with_side(side);
+                        LayerContext::new(Pass::Train, place, samples, &name).with_side(side);
                     for skip in cell.pops() {
                         context.popped.extend(stashed[m].remove_entry(skip));
                     }
@@ -289,26 +290,26 @@ impl Play {
     /// Runs `rank` in earnest.
     fn run(
         self,
-        assembly: &mut Assembly,
+        spec: &mut PipelineSpec,
         rank: Rank,
         counter: &Arc<dyn MemoryCounter>,
     ) -> Result<Vec<u64>, TrainError> {
-        let mut endpoints = InProcess::group(assembly.course.shape.ranks);
+        let mut endpoints = InProcess::group(spec.planner.shape.ranks);
         let own = Arriving(endpoints.remove(rank.index()));
         let ranks: Vec<Rank> = endpoints.iter().map(|other| Rank::new(other.rank())).collect();
         let mut others = Vec::new();
         for endpoint in endpoints {
-            let executor = self.stand_in(assembly, Rank::new(endpoint.rank()));
+            let executor = self.stand_in(spec, Rank::new(endpoint.rank()));
             let play = self.clone();
             others.push(std::thread::spawn(move || play.steps(executor, &endpoint, None)));
         }
-        let backend = Arc::clone(&assembly.common.backend);
-        let host = backend.host(rank.index()).map_err(BuildError::from)?;
+        let backend = Arc::clone(&spec.settings.backend);
+        let thread = backend.rank_thread(rank.index()).map_err(BuildError::from)?;
         // Begins before the stages are made.
-        let count = Count::begin(&backend, assembly.device(rank), counter);
+        let count = Count::begin(&backend, spec.device(rank), counter);
         let count = count.map_err(BuildError::from)?;
-        let executor = RankExecutor::new(rank, assembly.stages(rank));
-        let done = spawn(host, move || self.steps(executor, &own, Some(count))).finish();
+        let executor = RankExecutor::new(rank, spec.stages(rank));
+        let done = spawn(thread, move || self.steps(executor, &own, Some(count))).finish();
         let mut failed = None;
         for (other, rank) in others.into_iter().zip(ranks) {
             let done = other.join().unwrap_or(Err(StepError::WorkerGone { rank }));
@@ -320,11 +321,11 @@ impl Play {
         }
     }
 
-    fn stand_in(&self, assembly: &Assembly, rank: Rank) -> RankExecutor<StandIn> {
-        let stages = assembly.partition.parts();
-        let own = Stage::first(stages).filter(|s| assembly.course.placement[s.index()] == rank);
+    fn stand_in(&self, spec: &PipelineSpec, rank: Rank) -> RankExecutor<StandIn> {
+        let stages = spec.partition.parts();
+        let own = Stage::first(stages).filter(|s| spec.planner.placement[s.index()] == rank);
         let stand_in = |stage: Stage| {
-            let (routes, traffic) = (assembly.routes(stage), Arc::clone(&self.traffic));
+            let (routes, traffic) = (spec.routes(stage), Arc::clone(&self.traffic));
             let is_last = stage.index() + 1 == stages;
             (stage, StandIn { stage: stage.index(), is_last, routes, traffic })
         };
@@ -345,7 +346,7 @@ impl Play {
         for step in 0..self.steps {
             let (program, input) = (&*self.program, &self.batch);
             let epoch = Instant::now();
-            let job = Job { step: step as u64, program, input, epoch, terms: None };
+            let job = Job { step: step as u64, program, input, epoch, agreement: None };
             block_on(executor.step(&job, transport))?;
             if let Some(count) = &count {
                 let most = count.most().map_err(|error| StepError::Setup(error.to_string()))?;

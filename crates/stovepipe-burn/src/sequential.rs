@@ -7,18 +7,18 @@ use std::sync::Arc;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Device, FloatDType, Tensor};
 
-use crate::cell::{Cell, LayerCell, track_path};
+use crate::cell::{ErasedLayer, TrainedLayer, track_path};
 use crate::layer::{Apply, Named, Stateless};
 use crate::replay::{Unreplayable, unreplayable};
-use crate::{Boundary, BuildError, Context, Layer, init};
+use crate::{Boundary, BuildError, Layer, LayerContext, init};
 
 /// Makes a layer and hides its type.
-type Make = dyn Fn(&MakeContext<'_>) -> Box<dyn Cell> + Send + Sync;
+type Make = dyn Fn(&MakeContext<'_>) -> Box<dyn ErasedLayer> + Send + Sync;
 /// Looks at a layer without allocating its parameters.
-type Look = dyn Fn() -> Size + Send + Sync;
+type Look = dyn Fn() -> LayerFacts + Send + Sync;
 
 /// What a layer is known to cost before it has run.
-pub(crate) struct Size {
+pub(crate) struct LayerFacts {
     pub(crate) parameters: usize,
     pub(crate) flops: Option<f64>,
     pub(crate) unreplayable: Vec<Unreplayable>,
@@ -46,7 +46,7 @@ pub(crate) struct MakeContext<'a> {
 }
 
 /// One layer of a model that hasn't been built yet.
-pub(crate) struct Blueprint {
+pub(crate) struct LayerSpec {
     pub(crate) name: Arc<str>,
     pub(crate) make: Box<Make>,
     pub(crate) look: Box<Look>,
@@ -80,7 +80,7 @@ pub(crate) struct Blueprint {
 ///     .push_module("head", |device| LinearConfig::new(32, 64).init(device), |m, x: Tensor<3>| m.forward(x));
 /// ```
 pub struct Sequential<In, Out = In> {
-    pub(crate) layers: Vec<Blueprint>,
+    pub(crate) layers: Vec<LayerSpec>,
     /// Paths of parameters that are one.
     pub(crate) ties: Vec<Vec<String>>,
     types: PhantomData<fn(In) -> Out>,
@@ -119,7 +119,7 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
         let looked_at = Arc::clone(&init);
         let look = Box::new(move || {
             let layer = looked_at(&Device::flex().autodiff());
-            Size {
+            LayerFacts {
                 parameters: layer.num_params(),
                 flops: layer.flops(),
                 unreplayable: unreplayable(&layer),
@@ -129,14 +129,14 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
             }
         });
         let layer_name = Arc::clone(&name);
-        let make = Box::new(move |context: &MakeContext<'_>| -> Box<dyn Cell> {
+        let make = Box::new(move |context: &MakeContext<'_>| -> Box<dyn ErasedLayer> {
             let module = init::initialize(context.seed, &layer_name, context.device, |host| {
                 Named::new(Arc::clone(&layer_name), init(host))
             });
             let (name, optimizer) = (Arc::clone(&layer_name), context.optimizer.clone());
-            Box::new(LayerCell::new(name, module, optimizer, context.compute))
+            Box::new(TrainedLayer::new(name, module, optimizer, context.compute))
         });
-        self.layers.push(Blueprint { name, make, look });
+        self.layers.push(LayerSpec { name, make, look });
         Sequential { layers: self.layers, ties: self.ties, types: PhantomData }
     }
 
@@ -153,8 +153,9 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
         O: Boundary,
         F: Fn(&M, Out) -> O + Send + Sync + 'static,
     {
-        let forward =
-            Arc::new(move |module: &M, input: Out, _: &mut Context<'_>| forward(module, input));
+        let forward = Arc::new(move |module: &M, input: Out, _: &mut LayerContext<'_>| {
+            forward(module, input)
+        });
         self.push(name, move |device| Apply::new(init(device), Arc::clone(&forward)))
     }
 
@@ -168,7 +169,7 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
         self.push_module(name, |_| Stateless, move |_: &Stateless, input| forward(input))
     }
 
-    /// Adds a layer without parameters that looks at its [`Context`], such as dropout.
+    /// Adds a layer without parameters that looks at its [`LayerContext`], such as dropout.
     ///
     /// ```
     /// use burn::tensor::Tensor;
@@ -185,9 +186,9 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
     ) -> Sequential<In, O>
     where
         O: Boundary,
-        F: Fn(Out, &mut Context<'_>) -> O + Send + Sync + 'static,
+        F: Fn(Out, &mut LayerContext<'_>) -> O + Send + Sync + 'static,
     {
-        let forward = Arc::new(move |_: &Stateless, input: Out, context: &mut Context<'_>| {
+        let forward = Arc::new(move |_: &Stateless, input: Out, context: &mut LayerContext<'_>| {
             forward(input, context)
         });
         self.push(name, move |_| Apply::new(Stateless, Arc::clone(&forward)))
@@ -248,12 +249,12 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
         self.sizes().iter().map(|size| size.parameters).collect()
     }
 
-    fn sizes(&self) -> Vec<Size> {
+    fn sizes(&self) -> Vec<LayerFacts> {
         self.layers.iter().map(|layer| (layer.look)()).collect()
     }
 
     /// Looks at all layers, and refuses what can't be trained.
-    pub(crate) fn check(&self) -> Result<Vec<Size>, BuildError> {
+    pub(crate) fn check(&self) -> Result<Vec<LayerFacts>, BuildError> {
         if self.is_empty() {
             return Err(BuildError::NoLayers);
         }

@@ -8,7 +8,7 @@ use stovepipe_schedule::{Edge, Edges, PlanError, Stage};
 
 use crate::BuildError;
 use crate::part::Packet;
-use crate::sequential::{Blueprint, Size};
+use crate::sequential::{LayerFacts, LayerSpec};
 
 /// A value that leaves the chain at one layer and comes back at another.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +32,10 @@ pub(crate) fn names_of(skips: &[Skip], layer: usize) -> [BTreeMap<String, String
 }
 
 /// The skips of a model; every stashed value is popped once, later.
-pub(crate) fn skips_of(layers: &[Blueprint], sizes: &[Size]) -> Result<Vec<Skip>, BuildError> {
+pub(crate) fn skips_of(
+    layers: &[LayerSpec],
+    sizes: &[LayerFacts],
+) -> Result<Vec<Skip>, BuildError> {
     let mut open: BTreeMap<&str, usize> = BTreeMap::new();
     let mut uses: BTreeMap<&str, usize> = BTreeMap::new();
     let mut skips: Vec<Skip> = Vec::new();
@@ -109,7 +112,7 @@ impl Routes {
 }
 
 /// Values of one micro-batch or their gradients on skip connections, by micro-batch and name.
-pub(crate) type Skips = HashMap<(usize, String), Packet>;
+pub(crate) type SkipStore = HashMap<(usize, String), Packet>;
 
 /// Takes apart what came along the edges: returns what the chain's edge, which stands at `chain`, brought
 /// for the chain itself, and sorts in what it and the others brought for skips.
@@ -118,7 +121,7 @@ pub(crate) fn unpack(
     packets: Vec<Packet>,
     routes: Vec<Vec<String>>,
     chain: usize,
-    skips: &mut Skips,
+    skips: &mut SkipStore,
 ) -> Option<Packet> {
     let mut own = None;
     for (edge, (names, packet)) in routes.into_iter().zip(packets).enumerate() {
@@ -137,7 +140,7 @@ pub(crate) fn pack(
     mut own: Option<Packet>,
     routes: Vec<Vec<String>>,
     chain: usize,
-    skips: &mut Skips,
+    skips: &mut SkipStore,
 ) -> Vec<Packet> {
     let mut pack = |(edge, names): (usize, Vec<String>)| {
         let own = if edge == chain { own.take() } else { None };

@@ -11,7 +11,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 
 use crate::BuildError;
 use crate::report::Report;
-use crate::sequential::{Blueprint, Size};
+use crate::sequential::{LayerFacts, LayerSpec};
 
 /// One use of a tied parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,8 +27,8 @@ pub(crate) type Tie = Vec<TiedUse>;
 /// Finds the layers of tied paths.
 pub(crate) fn ties_of<'a>(
     paths: &[Vec<String>],
-    layers: &[Blueprint],
-    sizes: &'a [Size],
+    layers: &[LayerSpec],
+    sizes: &'a [LayerFacts],
 ) -> Result<Vec<Tie>, BuildError> {
     let mut known: Vec<&String> = Vec::new();
     let mut ties = Vec::new();
@@ -41,7 +41,7 @@ pub(crate) fn ties_of<'a>(
                 return refuse(path, "it is tied twice".to_owned());
             }
             known.push(path);
-            let own = |(layer, size): (usize, &'a Size)| {
+            let own = |(layer, size): (usize, &'a LayerFacts)| {
                 let rest = path.strip_prefix(&*layers[layer].name)?.strip_prefix('.')?;
                 let float = size.floats.iter().find(|float| float.path == rest)?;
                 Some((layer, &*float.shape))

@@ -512,7 +512,7 @@ mod tests {
             sizes in prop::collection::vec(1usize..4, 4), m in 1usize..6, part in 1u64..10,
             working in 0u64..40,
         ) {
-            let plan = Interleaved1F1B.plan(Shape::new(2, m).with_chunks(2)).expect("a plan");
+            let plan = Interleaved1F1B.plan(Shape::new(2, m).with_stages_per_rank(2)).expect("a plan");
             let one = LayerActivations { working, ..layer(30, 7, 1.0) };
             let layers = chained(vec![one; sizes.iter().sum()], 7);
             let all = peaks(&plan, &sizes, &layers, &decide(&Never, &plan, &sizes).expect("decides"));

@@ -12,7 +12,7 @@ use crate::shape::ShapeArguments;
 /// Simulates every schedule that fits the shape, and lists them by makespan.
 ///
 /// Costs are those of a whole rank: a schedule with V stages on each rank shares them out. Without
-/// --chunks each schedule gets the number of stages per rank that it is made for.
+/// --stages-per-rank each schedule gets the number of stages per rank that it is made for.
 // So that a negative cost gets its own message.
 #[derive(Args)]
 #[command(allow_negative_numbers = true)]
@@ -35,12 +35,12 @@ struct Comparison {
 #[derive(Serialize)]
 struct Row {
     schedule: String,
-    chunks: usize,
+    stages_per_rank: usize,
     makespan: f64,
     utilization: Option<f64>,
     bubble: Option<f64>,
     idle: Vec<f64>,
-    /// Counted for each stage: a stage is a 1/chunks part of a rank.
+    /// Counted for each stage: a stage is a 1/V part of a rank.
     peak_activations: Vec<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_bytes: Option<Vec<u64>>,
@@ -88,7 +88,7 @@ impl Arguments {
         let messages = ranks.clone().flat_map(|rank| program.row(rank));
         Ok(Row {
             schedule: schedule.name().to_owned(),
-            chunks: plan.stages() / plan.ranks(),
+            stages_per_rank: plan.stages() / plan.ranks(),
             makespan: timeline.makespan(),
             utilization: timeline.utilization(),
             bubble: timeline.bubble(),
@@ -120,10 +120,10 @@ impl Comparison {
         let mut table = output::table(header);
         for row in &self.schedules {
             // In parts of a rank, so that schedules with different numbers of stages compare.
-            let kept = |peak: &usize| time(*peak as f64 / row.chunks as f64);
+            let kept = |peak: &usize| time(*peak as f64 / row.stages_per_rank as f64);
             let mut cells = vec![
                 row.schedule.clone(),
-                row.chunks.to_string(),
+                row.stages_per_rank.to_string(),
                 time(row.makespan),
                 percent(row.bubble),
                 by_rank(row.idle.iter().map(|idle| time(*idle))),

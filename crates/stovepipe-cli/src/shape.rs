@@ -15,14 +15,15 @@ pub(crate) struct ShapeArguments {
     pub(crate) micro_batches: usize,
     /// Stages on each rank; by default 2 for schedules of several, otherwise 1.
     #[arg(long, value_name = "V")]
-    pub(crate) chunks: Option<usize>,
+    pub(crate) stages_per_rank: Option<usize>,
 }
 
 impl ShapeArguments {
     /// The shape for a schedule.
     pub(crate) fn of(&self, schedule: &dyn Schedule) -> Shape {
-        let chunks = self.chunks.unwrap_or_else(|| schedule.default_chunks());
-        Shape::new(self.ranks, self.micro_batches).with_chunks(chunks)
+        let stages_per_rank =
+            self.stages_per_rank.unwrap_or_else(|| schedule.default_stages_per_rank());
+        Shape::new(self.ranks, self.micro_batches).with_stages_per_rank(stages_per_rank)
     }
 
     /// The plan that the schedule of this name writes.

@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME", group = "source", requires_all = ["ranks", "micro_batches"], help = SCHEDULES)]
     schedule: Option<String>,
     /// A plan as CSV or JSON, instead of a schedule.
-    #[arg(long, value_name = "FILE", group = "source", conflicts_with_all = ["ranks", "micro_batches", "chunks"])]
+    #[arg(long, value_name = "FILE", group = "source", conflicts_with_all = ["ranks", "micro_batches", "stages_per_rank"])]
     plan: Option<PathBuf>,
     /// Ranks: workers with a device each.
     #[arg(long, value_name = "P")]
@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     micro_batches: Option<usize>,
     /// Stages on each rank; by default 2 for schedules of several, otherwise 1.
     #[arg(long, value_name = "V")]
-    chunks: Option<usize>,
+    stages_per_rank: Option<usize>,
     #[command(flatten, next_help_heading = "Costs (one value for all stages, or one for each)")]
     costs: CostArguments,
     /// Draws the timeline.
@@ -109,7 +109,7 @@ impl Arguments {
         let shape = crate::shape::ShapeArguments {
             ranks: self.ranks.unwrap_or(0),
             micro_batches: self.micro_batches.unwrap_or(0),
-            chunks: self.chunks,
+            stages_per_rank: self.stages_per_rank,
         };
         let plan = shape.plan(self.schedule.as_deref().unwrap_or_default())?;
         lower(&plan, self.costs.policy())

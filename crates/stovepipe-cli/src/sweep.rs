@@ -88,9 +88,10 @@ impl Arguments {
     }
 
     fn point(&self, schedule: &dyn Schedule, micro_batches: usize) -> Result<Point> {
-        let shape = Shape::new(self.ranks, micro_batches).with_chunks(schedule.default_chunks());
+        let shape = Shape::new(self.ranks, micro_batches)
+            .with_stages_per_rank(schedule.default_stages_per_rank());
         let plan = schedule.plan(shape)?;
-        let each = self.work / (micro_batches * shape.chunks) as f64;
+        let each = self.work / (micro_batches * shape.stages_per_rank) as f64;
         let costs = CostModel::uniform(plan.stages(), each, each).with_overhead(self.overhead);
         let timeline = simulate(&crate::simulate::lower(&plan, &Never)?, &costs)?;
         Ok(Point { micro_batches, makespan: timeline.makespan(), bubble: timeline.bubble() })

@@ -125,12 +125,12 @@ impl Arguments {
 }
 
 fn row(choice: &Choice, slower: f64) -> [String; 10] {
-    let Configuration { schedule, policy, ranks, chunks, micro_batches, .. } =
+    let Configuration { schedule, policy, ranks, stages_per_rank, micro_batches, .. } =
         &choice.configuration;
     [
         schedule.name().to_owned(),
         ranks.to_string(),
-        chunks.to_string(),
+        stages_per_rank.to_string(),
         micro_batches.to_string(),
         policy.name().to_owned(),
         time(choice.seconds),

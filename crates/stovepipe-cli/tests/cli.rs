@@ -130,11 +130,11 @@ fn schedules_at_four_ranks() {
         assert_eq!(row["idle"], serde_json::json!([idle, idle, idle, idle]), "{name}");
         assert_eq!(row["peak_activations"], serde_json::json!(peaks), "{name}");
         // `simulate` those of a stage.
-        let (forward, backward) = if row["chunks"] == 2 { (0.5, 1.0) } else { (1.0, 2.0) };
+        let (forward, backward) = if row["stages_per_rank"] == 2 { (0.5, 1.0) } else { (1.0, 2.0) };
         let found = json(&format!(
-            "simulate --schedule {name} --ranks 4 --micro-batches 8 --chunks {} \
+            "simulate --schedule {name} --ranks 4 --micro-batches 8 --stages-per-rank {} \
              --forward {forward} --backward {backward} --json",
-            row["chunks"]
+            row["stages_per_rank"]
         ));
         assert_eq!(number(&found["makespan"]), makespan, "{name}");
         for (rank, peak) in found["ranks"].as_array().expect("ranks").iter().zip(peaks) {
@@ -160,8 +160,8 @@ fn schedules_at_four_ranks() {
     for (schedule, m, costs, idle, peak) in [
         ("gpipe", 12, "--forward 2 --backward 5", 21.0, 12),
         ("1f1b", 12, "--forward 2 --backward 5", 21.0, 4),
-        ("interleaved-1f1b", 12, "--chunks 3 --forward 2 --backward 5", 21.0, 15),
-        ("looped-bfs", 12, "--chunks 3 --forward 2 --backward 5", 21.0, 36),
+        ("interleaved-1f1b", 12, "--stages-per-rank 3 --forward 2 --backward 5", 21.0, 15),
+        ("looped-bfs", 12, "--stages-per-rank 3 --forward 2 --backward 5", 21.0, 36),
         ("zb-h1", 12, "--forward 2 --backward 5 --weight-grad 2", 9.0, 4),
     ] {
         assert_eq!(beyond(schedule, m, costs), (idle, Some(peak)), "{schedule}");

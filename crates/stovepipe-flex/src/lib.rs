@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use burn::tensor::Device;
 use rayon::ThreadPoolBuilder;
-use stovepipe_burn::{Backend, BackendError, Host};
+use stovepipe_burn::{Backend, BackendError, RankThread};
 
 /// Burn's Flex backend, with a number of threads for each rank.
 ///
@@ -54,7 +54,7 @@ impl Backend for Flex {
         Ok(vec![Device::flex()])
     }
 
-    fn host(&self, rank: usize) -> Result<Box<dyn Host>, BackendError> {
+    fn rank_thread(&self, rank: usize) -> Result<Box<dyn RankThread>, BackendError> {
         let handles = Arc::new(Mutex::new(Vec::new()));
         let started = Arc::clone(&handles);
         let pool = ThreadPoolBuilder::new()
@@ -92,7 +92,7 @@ struct Pool {
     handles: Arc<Mutex<Vec<JoinHandle<()>>>>,
 }
 
-impl Host for Pool {
+impl RankThread for Pool {
     fn run(self: Box<Self>, worker: Box<dyn FnOnce() + Send>) {
         self.pool.install(worker);
         // Dropping a pool only asks its threads to end.
@@ -111,9 +111,9 @@ mod tests {
     #[test]
     fn a_rank_computes_on_its_own_threads_which_end_with_it() {
         for threads in [1, 3] {
-            let host = Flex::new().threads(threads).host(7).expect("threads");
+            let thread = Flex::new().threads(threads).rank_thread(7).expect("threads");
             let (sender, seen) = std::sync::mpsc::channel();
-            host.run(Box::new(move || {
+            thread.run(Box::new(move || {
                 let name = std::thread::current().name().map(str::to_owned);
                 let _ = sender.send((rayon::current_num_threads(), name));
             }));

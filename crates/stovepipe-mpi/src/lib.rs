@@ -25,7 +25,7 @@
 //! ```
 
 mod backoff;
-mod desk;
+mod endpoint;
 mod error;
 mod frame;
 mod link;

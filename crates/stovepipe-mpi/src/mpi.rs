@@ -10,15 +10,15 @@ use async_trait::async_trait;
 use stovepipe_transport::{Tag, Transport, TransportError, Wire};
 
 use crate::MpiError;
-use crate::desk::{After, Desk};
+use crate::endpoint::{After, EndpointState};
 use crate::frame::{self, Address, Frame, Head};
 use crate::pool::Pool;
-use crate::progress::{self, Running, Shared, State, desk_of};
+use crate::progress::{self, MpiThread, Shared, State, endpoint_of};
 
 /// MPI can be started once in a process, and ended once.
 enum World {
     Unstarted,
-    Running(Running),
+    Started(MpiThread),
     Ended,
 }
 
@@ -56,9 +56,9 @@ impl Mpi {
     pub fn world() -> Result<Self, MpiError> {
         let mut world = WORLD.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*world, World::Unstarted) {
-            *world = World::Running(progress::start()?);
+            *world = World::Started(progress::start()?);
         }
-        let World::Running(running) = &*world else {
+        let World::Started(running) = &*world else {
             return Err(MpiError::Ended);
         };
         let (rank, ranks) = (running.rank, running.ranks);
@@ -66,8 +66,8 @@ impl Mpi {
         let channel = state.next_channel;
         state.next_channel += 1;
         state.live += 1;
-        // From now on a message without a desk is one for an endpoint that is gone.
-        desk_of(&mut state.desks, channel, rank, ranks);
+        // From now on a message without a endpoint is one for an endpoint that is gone.
+        endpoint_of(&mut state.endpoints, channel, rank, ranks);
         drop(state);
         let (shared, progress) = (Arc::clone(&running.shared), running.thread.clone());
         Ok(Self { shared, progress, channel, rank, ranks })
@@ -85,17 +85,17 @@ impl Mpi {
         self.ranks
     }
 
-    /// Runs `act` on this endpoint's desk, sends what it wants sent, and then, without the lock, wakes whom
+    /// Runs `act` on this endpoint's endpoint, sends what it wants sent, and then, without the lock, wakes whom
     /// it wants woken.
-    fn with<R>(&self, act: impl FnOnce(&mut Desk, &mut Pool, &mut After) -> R) -> R {
+    fn with<R>(&self, act: impl FnOnce(&mut EndpointState, &mut Pool, &mut After) -> R) -> R {
         let mut after = After::default();
         let (result, sends) = {
             let mut state = self.shared.lock();
-            let State { desks, pool, .. } = &mut *state;
-            let desk = desk_of(desks, self.channel, self.rank, self.ranks);
-            let result = act(desk, pool, &mut after);
-            if desk.is_done() {
-                desks.remove(&self.channel);
+            let State { endpoints, pool, .. } = &mut *state;
+            let endpoint = endpoint_of(endpoints, self.channel, self.rank, self.ranks);
+            let result = act(endpoint, pool, &mut after);
+            if endpoint.is_done() {
+                endpoints.remove(&self.channel);
             }
             let sends = !after.send.is_empty();
             state.outbox.extend(after.send.drain(..));
@@ -132,8 +132,8 @@ impl<V: Wire> Transport<V> for Mpi {
 
     async fn send(&self, to: usize, tag: Tag, value: V) -> Result<(), TransportError> {
         self.peer(to)?;
-        let buffer =
-            self.with(|desk, pool, _| desk.may_send(to, tag).map(|()| pool.take(frame::BLOCK)));
+        let buffer = self
+            .with(|endpoint, pool, _| endpoint.may_send(to, tag).map(|()| pool.take(frame::BLOCK)));
         let address = Address { channel: self.channel, head: Head::Value(tag) };
         let mut buffer = frame::begin(buffer?, address);
         let tail = value.encode(&mut buffer);
@@ -164,17 +164,17 @@ impl<V: Wire> Transport<V> for Mpi {
     }
 
     fn abort(&self, step: u64, reason: &str) {
-        self.with(|desk, _, after| desk.abort(step, reason, after));
+        self.with(|endpoint, _, after| endpoint.abort(step, reason, after));
     }
 
     fn end_step(&self, step: u64) {
-        self.with(|desk, pool, after| desk.end_step(step, pool, after));
+        self.with(|endpoint, pool, after| endpoint.end_step(step, pool, after));
     }
 }
 
 impl Drop for Mpi {
     fn drop(&mut self) {
-        self.with(|desk, pool, after| desk.leave(pool, after));
+        self.with(|endpoint, pool, after| endpoint.leave(pool, after));
         let mut world = WORLD.lock().unwrap_or_else(PoisonError::into_inner);
         let last = {
             let mut state = self.shared.lock();
@@ -184,7 +184,7 @@ impl Drop for Mpi {
             }
             state.live == 0
         };
-        if last && let World::Running(running) = std::mem::replace(&mut *world, World::Ended) {
+        if last && let World::Started(running) = std::mem::replace(&mut *world, World::Ended) {
             drop(world);
             running.thread.unpark();
             // If it panicked, it has said so.
@@ -215,8 +215,8 @@ impl Future for Receive<'_> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let (from, tag, registered) = (this.from, this.tag, &mut this.registered);
-        let act = |desk: &mut Desk, _: &mut Pool, after: &mut After| {
-            desk.poll_recv(from, tag, cx.waker(), registered, after)
+        let act = |endpoint: &mut EndpointState, _: &mut Pool, after: &mut After| {
+            endpoint.poll_recv(from, tag, cx.waker(), registered, after)
         };
         this.endpoint.with(act)
     }
@@ -225,7 +225,8 @@ impl Future for Receive<'_> {
 impl Drop for Receive<'_> {
     fn drop(&mut self) {
         if self.registered {
-            self.endpoint.with(|desk, _, after| desk.forget_recv(self.from, self.tag, after));
+            self.endpoint
+                .with(|endpoint, _, after| endpoint.forget_recv(self.from, self.tag, after));
         }
     }
 }
@@ -243,8 +244,8 @@ impl Future for Gather<'_> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let (key, bytes) = (this.key, &mut this.bytes);
-        let act = |desk: &mut Desk, _: &mut Pool, after: &mut After| {
-            desk.poll_gather(key, bytes, cx.waker(), after)
+        let act = |endpoint: &mut EndpointState, _: &mut Pool, after: &mut After| {
+            endpoint.poll_gather(key, bytes, cx.waker(), after)
         };
         let outcome = this.endpoint.with(act);
         this.registered |= outcome.is_pending();
@@ -255,7 +256,7 @@ impl Future for Gather<'_> {
 impl Drop for Gather<'_> {
     fn drop(&mut self) {
         if self.registered {
-            self.endpoint.with(|desk, _, after| desk.forget_gather(self.key, after));
+            self.endpoint.with(|endpoint, _, after| endpoint.forget_gather(self.key, after));
         }
     }
 }

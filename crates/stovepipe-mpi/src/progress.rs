@@ -1,5 +1,5 @@
 //! The thread that makes all MPI calls of this process: starts MPI, sends what is in the outbox, receives
-//! what is announced, sorts it into the desks, watches a neighbour, and ends MPI.
+//! what is announced, sorts it into the endpoints, watches a neighbour, and ends MPI.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -11,7 +11,7 @@ use mpi::topology::Communicator;
 
 use crate::MpiError;
 use crate::backoff::{Backoff, Outlook};
-use crate::desk::{After, Desk, whole};
+use crate::endpoint::{After, EndpointState, whole};
 use crate::frame::{self, Address, Frame, Head};
 use crate::link::{Link, UnderWay};
 use crate::pool::Pool;
@@ -31,7 +31,7 @@ pub(crate) struct Shared {
 }
 
 pub(crate) struct State {
-    pub(crate) desks: HashMap<u32, Desk>,
+    pub(crate) endpoints: HashMap<u32, EndpointState>,
     pub(crate) pool: Pool,
     pub(crate) outbox: VecDeque<(usize, Frame)>,
     /// The number of the next endpoint.
@@ -50,7 +50,7 @@ impl Shared {
 }
 
 /// A running MPI: this process's place in the job, and its thread.
-pub(crate) struct Running {
+pub(crate) struct MpiThread {
     pub(crate) rank: usize,
     pub(crate) ranks: usize,
     pub(crate) shared: Arc<Shared>,
@@ -59,10 +59,10 @@ pub(crate) struct Running {
 }
 
 /// Starts MPI.
-pub(crate) fn start() -> Result<Running, MpiError> {
+pub(crate) fn start() -> Result<MpiThread, MpiError> {
     let shared = Arc::new(Shared {
         state: Mutex::new(State {
-            desks: HashMap::new(),
+            endpoints: HashMap::new(),
             pool: Pool::default(),
             outbox: VecDeque::new(),
             next_channel: 0,
@@ -90,17 +90,17 @@ pub(crate) fn start() -> Result<Running, MpiError> {
     let handle = spawned.map_err(|error| failed(error.to_string()))?;
     let thread = handle.thread().clone();
     let (rank, ranks) = started.recv().map_err(|error| failed(error.to_string()))??;
-    Ok(Running { rank, ranks, shared, thread, handle })
+    Ok(MpiThread { rank, ranks, shared, thread, handle })
 }
 
-/// The desk of an endpoint, made by whoever needs it first: this process's endpoint or another's message.
-pub(crate) fn desk_of(
-    desks: &mut HashMap<u32, Desk>,
+/// The endpoint of an endpoint, made by whoever needs it first: this process's endpoint or another's message.
+pub(crate) fn endpoint_of(
+    endpoints: &mut HashMap<u32, EndpointState>,
     channel: u32,
     me: usize,
     ranks: usize,
-) -> &mut Desk {
-    desks.entry(channel).or_insert_with(|| Desk::new(channel, me, ranks))
+) -> &mut EndpointState {
+    endpoints.entry(channel).or_insert_with(|| EndpointState::new(channel, me, ranks))
 }
 
 struct Progress<'a> {
@@ -138,7 +138,7 @@ impl<'a> Progress<'a> {
         loop {
             let (outbox, awaited, close) = {
                 let mut state = self.shared.lock();
-                let awaited = state.desks.values().any(Desk::is_waiting);
+                let awaited = state.endpoints.values().any(EndpointState::is_waiting);
                 (std::mem::take(&mut state.outbox), awaited, state.closing)
             };
             let mut moved = !outbox.is_empty();
@@ -274,7 +274,7 @@ impl<'a> Progress<'a> {
 }
 
 impl State {
-    /// Sorts a frame in, at a desk that this process may not have opened yet.
+    /// Sorts a frame in, at a endpoint that this process may not have opened yet.
     fn deliver(
         &mut self,
         from: usize,
@@ -285,13 +285,13 @@ impl State {
         after: &mut After,
     ) {
         // That of an endpoint that is gone is wanted by nobody.
-        if channel < self.next_channel && !self.desks.contains_key(&channel) {
+        if channel < self.next_channel && !self.endpoints.contains_key(&channel) {
             return self.pool.put(frame);
         }
-        let desk = desk_of(&mut self.desks, channel, me, ranks);
-        desk.deliver(from, head, frame, &mut self.pool, after);
-        if desk.is_done() {
-            self.desks.remove(&channel);
+        let endpoint = endpoint_of(&mut self.endpoints, channel, me, ranks);
+        endpoint.deliver(from, head, frame, &mut self.pool, after);
+        if endpoint.is_done() {
+            self.endpoints.remove(&channel);
         }
         self.outbox.extend(after.send.drain(..));
     }

@@ -6,13 +6,13 @@ use stovepipe_partition::{
     ConstrainedMinimax, Costs, LayerBytes, Memory, Minimax, Partition, PartitionError, Partitioner,
 };
 
-/// Constraints for `costs.len()` layers in `ranks * chunks` parts; times are exact: whole-number costs,
+/// Constraints for `costs.len()` layers in `ranks * stages_per_rank` parts; times are exact: whole-number costs,
 /// speeds that are powers of two.
 #[derive(Debug, Clone)]
 struct Request {
     costs: Vec<f64>,
     ranks: usize,
-    chunks: usize,
+    stages_per_rank: usize,
     back: bool,
     speeds: Vec<f64>,
     cuts: Vec<f64>,
@@ -23,20 +23,20 @@ struct Request {
 
 impl Request {
     fn parts(&self) -> usize {
-        self.ranks * self.chunks
+        self.ranks * self.stages_per_rank
     }
 
     /// In turns, or there and back as in V-shaped schedules.
     fn placement(&self) -> Vec<usize> {
         let there = 0..self.ranks;
-        let round = |chunk: usize| -> Vec<usize> {
-            if self.back && chunk % 2 == 1 {
+        let round = |local: usize| -> Vec<usize> {
+            if self.back && local % 2 == 1 {
                 there.clone().rev().collect()
             } else {
                 there.clone().collect()
             }
         };
-        (0..self.chunks).flat_map(round).collect()
+        (0..self.stages_per_rank).flat_map(round).collect()
     }
 
     fn partitioner(&self) -> ConstrainedMinimax {
@@ -128,9 +128,9 @@ fn all_partitions(layers: usize, parts: usize) -> Vec<Partition> {
     all.map(|sizes| Partition::from_sizes(sizes).expect("no size is 0")).collect()
 }
 
-fn request(chunks: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Request> {
-    (1..=4usize, chunks).prop_flat_map(|(ranks, chunks)| {
-        let parts = ranks * chunks;
+fn request(stages_per_rank: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Request> {
+    (1..=4usize, stages_per_rank).prop_flat_map(|(ranks, stages_per_rank)| {
+        let parts = ranks * stages_per_rank;
         (parts..=parts.max(10)).prop_flat_map(move |layers| {
             let bytes =
                 (0..8u64, 0..3u64, 0..3u64, 0..4u64).prop_map(|(fixed, kept, entry, working)| {
@@ -156,7 +156,17 @@ fn request(chunks: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Req
                 any::<bool>(),
             )
                 .prop_map(move |(costs, speeds, cuts, memory, pins, groups, back)| {
-                    Request { costs, ranks, chunks, back, speeds, cuts, memory, pins, groups }
+                    Request {
+                        costs,
+                        ranks,
+                        stages_per_rank,
+                        back,
+                        speeds,
+                        cuts,
+                        memory,
+                        pins,
+                        groups,
+                    }
                 })
         })
     })

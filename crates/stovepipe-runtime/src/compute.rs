@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use stovepipe_schedule::{MicroBatch, Mode, Stage, StageRetention};
 
-use crate::Terms;
+use crate::Agreement;
 
 /// What a stage is told at the start of a step.
 #[derive(Debug)]
@@ -107,9 +107,9 @@ pub trait StageCompute: Send + 'static {
 
     /// What ranks must agree on before a step, beside the program, where they are processes that could have
     /// been started differently.
-    fn terms(input: &Self::Input) -> Terms {
+    fn agreement(input: &Self::Input) -> Agreement {
         let _ = input;
-        Terms::new()
+        Agreement::new()
     }
 
     /// Starts a step.

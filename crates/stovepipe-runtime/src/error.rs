@@ -8,7 +8,7 @@ use stovepipe_transport::TransportError;
 /// What a stage was doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Phase {
+pub enum StepPhase {
     /// At the start of the step.
     Begin,
     /// In `F`.
@@ -29,7 +29,7 @@ pub enum Phase {
     Update,
 }
 
-impl fmt::Display for Phase {
+impl fmt::Display for StepPhase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Begin => "start of the step",
@@ -91,7 +91,7 @@ pub enum StepError {
         /// The micro-batch, if it was working on one.
         micro_batch: Option<MicroBatch>,
         /// What it was doing.
-        phase: Phase,
+        phase: StepPhase,
         /// What went wrong.
         cause: Cause,
     },
@@ -161,7 +161,7 @@ impl StepError {
     pub fn poisons(&self) -> bool {
         matches!(
             self,
-            Self::Stage { phase: Phase::Update, .. }
+            Self::Stage { phase: StepPhase::Update, .. }
                 | Self::UpdateElsewhere { .. }
                 | Self::Unconfirmed { .. }
                 | Self::WorkerGone { .. }

@@ -17,7 +17,7 @@ use stovepipe_schedule::{
 };
 use stovepipe_transport::{Tag, Transport, TransportError};
 
-use crate::{Begin, Cause, Phase, StageCompute, StepError, Terms};
+use crate::{Agreement, Begin, Cause, StageCompute, StepError, StepPhase};
 
 /// The rounds in which ranks gather in a step.
 mod round {
@@ -41,10 +41,10 @@ pub struct Job<'a, I> {
     /// The batch, the same on every rank.
     pub input: &'a Arc<I>,
     /// The instant that times count from, the same on every rank of a process. Where ranks compare
-    /// [`terms`](Self::terms), the instant of that instead.
+    /// [`agreement`](Self::agreement), the instant of that instead.
     pub epoch: Instant,
     /// What to compare with the other ranks before the first action, if they are other processes.
-    pub terms: Option<&'a Terms>,
+    pub agreement: Option<&'a Agreement>,
 }
 
 /// What a rank did in one step.
@@ -134,13 +134,13 @@ impl<C: StageCompute> RankExecutor<C> {
     {
         self.check(job.program)?;
         let mut epoch = job.epoch;
-        if let Some(terms) = job.terms {
-            self.agree(job.step, terms, transport).await?;
+        if let Some(agreement) = job.agreement {
+            self.agree(job.step, agreement, transport).await?;
             epoch = Instant::now();
         }
         let job = &Job { epoch, ..*job };
         let plan = job.program.plan();
-        self.each_stage(Phase::Begin, |stage, compute| {
+        self.each_stage(StepPhase::Begin, |stage, compute| {
             compute.begin(Begin {
                 step: job.step,
                 stage,
@@ -152,7 +152,7 @@ impl<C: StageCompute> RankExecutor<C> {
         })?;
         let spans = self.run(job, transport).await?;
 
-        let own = self.each_stage(Phase::Finish, |_, compute| compute.finish())?;
+        let own = self.each_stage(StepPhase::Finish, |_, compute| compute.finish())?;
         let gathered = transport.all_gather(job.step, round::FINISHED, encode(&own)).await;
         let reports =
             self.by_stage(job.program, &gathered.map_err(|e| self.transport_error(e))?)?;
@@ -180,7 +180,7 @@ impl<C: StageCompute> RankExecutor<C> {
         T: Transport<C::Value> + ?Sized,
     {
         let all = async {
-            self.agree(step, &Terms::new().with("the call", "gather"), transport).await?;
+            self.agree(step, &Agreement::new().with("the call", "gather"), transport).await?;
             let all = transport.all_gather(step, round::FINISHED, bytes).await;
             all.map_err(|e| self.transport_error(e))
         };
@@ -193,12 +193,17 @@ impl<C: StageCompute> RankExecutor<C> {
     }
 
     /// Makes sure that all ranks are about to do the same.
-    async fn agree<T>(&self, step: u64, terms: &Terms, transport: &T) -> Result<(), StepError>
+    async fn agree<T>(
+        &self,
+        step: u64,
+        agreement: &Agreement,
+        transport: &T,
+    ) -> Result<(), StepError>
     where
         T: Transport<C::Value> + ?Sized,
     {
-        let said = transport.all_gather(step, round::BEGUN, terms.encode()).await;
-        Terms::compare(&said.map_err(|e| self.transport_error(e))?)
+        let said = transport.all_gather(step, round::BEGUN, agreement.encode()).await;
+        Agreement::compare(&said.map_err(|e| self.transport_error(e))?)
     }
 
     fn check(&self, program: &Program) -> Result<(), StepError> {
@@ -311,11 +316,11 @@ impl<C: StageCompute> RankExecutor<C> {
         let inputs = needed.iter().map(|m| take(values, m)).collect::<Result<Vec<_>, _>>()?;
         let retention = program.retention().of(stage, micro_batch);
         let phase = match kind {
-            ComputeKind::Forward => Phase::Forward,
-            ComputeKind::Recompute => Phase::Recompute,
-            ComputeKind::Backward => Phase::Backward,
-            ComputeKind::BackwardInput => Phase::BackwardInput,
-            ComputeKind::BackwardWeight => Phase::BackwardWeight,
+            ComputeKind::Forward => StepPhase::Forward,
+            ComputeKind::Recompute => StepPhase::Recompute,
+            ComputeKind::Backward => StepPhase::Backward,
+            ComputeKind::BackwardInput => StepPhase::BackwardInput,
+            ComputeKind::BackwardWeight => StepPhase::BackwardWeight,
         };
         let span = tracing::debug_span!("action", rank = %self.rank, %action);
         let outputs = span.in_scope(|| {
@@ -352,11 +357,11 @@ impl<C: StageCompute> RankExecutor<C> {
         T: Transport<C::Value> + ?Sized,
     {
         let start = job.epoch.elapsed().as_secs_f64();
-        self.each_stage(Phase::Prepare, |_, compute| compute.prepare(reports))?;
+        self.each_stage(StepPhase::Prepare, |_, compute| compute.prepare(reports))?;
         let vote = transport.all_gather(job.step, round::PREPARED, Vec::new()).await;
         vote.map_err(|e| self.transport_error(e))?;
 
-        let committed = self.each_stage(Phase::Update, |_, compute| compute.commit());
+        let committed = self.each_stage(StepPhase::Update, |_, compute| compute.commit());
         let end = job.epoch.elapsed().as_secs_f64();
         // An empty text is success.
         let verdict = committed.as_ref().err().map(ToString::to_string).unwrap_or_default();
@@ -374,7 +379,7 @@ impl<C: StageCompute> RankExecutor<C> {
 
     fn each_stage<R>(
         &mut self,
-        phase: Phase,
+        phase: StepPhase,
         mut run: impl FnMut(Stage, &mut C) -> Result<R, C::Error>,
     ) -> Result<Vec<R>, StepError> {
         let stages: Vec<Stage> = self.stages.keys().copied().collect();
@@ -389,7 +394,7 @@ impl<C: StageCompute> RankExecutor<C> {
         &mut self,
         stage: Stage,
         micro_batch: Option<MicroBatch>,
-        phase: Phase,
+        phase: StepPhase,
         run: impl FnOnce(&mut C) -> Result<R, C::Error>,
     ) -> Result<R, StepError> {
         let Some(compute) = self.stages.get_mut(&stage) else {
@@ -411,7 +416,7 @@ impl<C: StageCompute> RankExecutor<C> {
         &self,
         stage: Stage,
         micro_batch: Option<MicroBatch>,
-        phase: Phase,
+        phase: StepPhase,
         cause: Cause,
     ) -> StepError {
         StepError::Stage { rank: self.rank, stage, micro_batch, phase, cause }

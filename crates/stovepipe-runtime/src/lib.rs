@@ -10,14 +10,14 @@
 //! failure anywhere ends the step on all ranks, as soon as the action each is in ends, with an error
 //! that names rank, stage, micro-batch and phase.
 
+mod agreement;
 mod compute;
 mod error;
 mod executor;
-mod terms;
 mod workers;
 
+pub use agreement::Agreement;
 pub use compute::{Begin, StageCompute};
-pub use error::{Cause, Phase, StepError};
+pub use error::{Cause, StepError, StepPhase};
 pub use executor::{Job, RankExecutor, RankReport};
-pub use terms::Terms;
-pub use workers::{Host, RankSetup, StepReport, ThreadHost, Workers};
+pub use workers::{PlainThread, RankSetup, RankThread, StepReport, Workers};

@@ -11,10 +11,10 @@ use futures::executor::block_on;
 use stovepipe_schedule::{Program, Rank, Stage, Timeline};
 use stovepipe_transport::{InProcess, Transport};
 
-use crate::{Job, RankExecutor, RankReport, StageCompute, StepError, Terms};
+use crate::{Agreement, Job, RankExecutor, RankReport, StageCompute, StepError};
 
 /// Where a rank's worker runs: it may bring a thread pool or a device context.
-pub trait Host: Send {
+pub trait RankThread: Send {
     /// Runs the worker to its end. Called on the rank's own thread, which ends when it returns;
     /// threads of the host should have ended by then too.
     fn run(self: Box<Self>, worker: Box<dyn FnOnce() + Send>);
@@ -22,9 +22,9 @@ pub trait Host: Send {
 
 /// Runs the worker right on the rank's thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ThreadHost;
+pub struct PlainThread;
 
-impl Host for ThreadHost {
+impl RankThread for PlainThread {
     fn run(self: Box<Self>, worker: Box<dyn FnOnce() + Send>) {
         worker();
     }
@@ -35,7 +35,7 @@ pub struct RankSetup<C> {
     /// The stages, in any order.
     pub stages: Vec<(Stage, C)>,
     /// Where they run.
-    pub host: Box<dyn Host>,
+    pub thread: Box<dyn RankThread>,
 }
 
 /// What a step did, over all ranks. Of ranks in other processes only reports are known.
@@ -58,7 +58,7 @@ enum Command<C: StageCompute> {
         program: Arc<Program>,
         input: Arc<C::Input>,
         epoch: Instant,
-        terms: Option<Arc<Terms>>,
+        agreement: Option<Arc<Agreement>>,
     },
     Gather {
         number: u64,
@@ -90,7 +90,7 @@ pub struct Workers<C: StageCompute> {
     next_step: u64,
     poisoned: Option<String>,
     /// The program of the last step, with what ranks compare of it.
-    compared: Option<(Arc<Program>, Terms)>,
+    compared: Option<(Arc<Program>, Agreement)>,
     /// Dropped after the threads have ended, on the thread that drops this: so that a transport can tell
     /// whether that is because of a panic.
     _transports: Vec<Arc<dyn Transport<C::Value>>>,
@@ -110,7 +110,7 @@ impl<C: StageCompute> Workers<C> {
     }
 
     /// Starts the worker of one rank; the others are reached over `transport`, in other processes as a rule.
-    /// Before each step, ranks compare their programs and [terms](StageCompute::terms).
+    /// Before each step, ranks compare their programs and [agreement](StageCompute::agreement).
     ///
     /// # Errors
     ///
@@ -132,10 +132,10 @@ impl<C: StageCompute> Workers<C> {
             let executor = RankExecutor::new(Rank::new(rank), setup.stages);
             let (commands, inbox) = mpsc::channel();
             let (outbox, results) = mpsc::channel();
-            let (host, endpoint) = (setup.host, Arc::clone(&transport));
+            let (thread, endpoint) = (setup.thread, Arc::clone(&transport));
             let thread =
                 std::thread::Builder::new().name(format!("stovepipe-{rank}")).spawn(move || {
-                    host.run(Box::new(move || work(executor, &*endpoint, &inbox, &outbox)));
+                    thread.run(Box::new(move || work(executor, &*endpoint, &inbox, &outbox)));
                 })?;
             workers.push(Worker { rank, commands: Some(commands), results, thread: Some(thread) });
             transports.push(transport);
@@ -192,13 +192,14 @@ impl<C: StageCompute> Workers<C> {
                 self.ranks
             )));
         }
-        let terms = self.is_spread().then(|| Arc::new(self.terms(program, &input)));
+        let agreement = self.is_spread().then(|| Arc::new(self.agreement(program, &input)));
         let number = self.number();
         let epoch = Instant::now();
         for worker in &self.workers {
-            let (program, input, terms) = (Arc::clone(program), Arc::clone(&input), terms.clone());
+            let (program, input, agreement) =
+                (Arc::clone(program), Arc::clone(&input), agreement.clone());
             // A worker that is gone shows when its result is missing.
-            let _ = worker.command(Command::Step { number, program, input, epoch, terms });
+            let _ = worker.command(Command::Step { number, program, input, epoch, agreement });
         }
         let mut reports = Vec::with_capacity(self.workers.len());
         let mut failures = Vec::new();
@@ -244,12 +245,12 @@ impl<C: StageCompute> Workers<C> {
     }
 
     /// What ranks compare before a step.
-    fn terms(&mut self, program: &Arc<Program>, input: &C::Input) -> Terms {
+    fn agreement(&mut self, program: &Arc<Program>, input: &C::Input) -> Agreement {
         let known = self.compared.take().filter(|(known, _)| Arc::ptr_eq(known, program));
         let (_, of_program) = self
             .compared
-            .insert(known.unwrap_or_else(|| (Arc::clone(program), Terms::of_program(program))));
-        C::terms(input).and(of_program.clone())
+            .insert(known.unwrap_or_else(|| (Arc::clone(program), Agreement::of_program(program))));
+        C::agreement(input).and(of_program.clone())
     }
 
     /// Runs `visitor` on a stage, on the thread of its worker, and waits for the result.
@@ -312,9 +313,9 @@ fn work<C: StageCompute>(
 ) {
     while let Ok(command) = inbox.recv() {
         match command {
-            Command::Step { number, program, input, epoch, terms } => {
-                let (program, input, terms) = (&*program, &input, terms.as_deref());
-                let job = Job { step: number, program, input, epoch, terms };
+            Command::Step { number, program, input, epoch, agreement } => {
+                let (program, input, agreement) = (&*program, &input, agreement.as_deref());
+                let job = Job { step: number, program, input, epoch, agreement };
                 let result = block_on(executor.step(&job, endpoint));
                 if outbox.send(result).is_err() {
                     return;

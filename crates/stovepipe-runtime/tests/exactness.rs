@@ -69,7 +69,8 @@ fn stages_schedules_and_retention_change_nothing() {
 fn every_schedule_runs() {
     for schedule in schedules() {
         for (ranks, micro_batches) in [(1, 3), (2, 1), (2, 4), (2, 7)] {
-            let shape = Shape::new(ranks, micro_batches).with_chunks(schedule.default_chunks());
+            let shape = Shape::new(ranks, micro_batches)
+                .with_stages_per_rank(schedule.default_stages_per_rank());
             let Ok(plan) = schedule.plan(shape) else { continue };
             if plan.mode() == Mode::ForwardOnly {
                 continue;
@@ -179,8 +180,8 @@ fn the_timeline_shows_every_action_in_order() {
 }
 
 /// A legal plan with actions picked at random from those that are ready.
-fn random_plan(ranks: usize, chunks: usize, micro_batches: usize, picks: &[u32]) -> Plan {
-    let stages = ranks * chunks;
+fn random_plan(ranks: usize, stages_per_rank: usize, micro_batches: usize, picks: &[u32]) -> Plan {
+    let stages = ranks * stages_per_rank;
     let mut rows = vec![Vec::new(); ranks];
     let (mut forwards, mut backwards) =
         (vec![vec![false; micro_batches]; stages], vec![vec![false; micro_batches]; stages]);
@@ -216,11 +217,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
     fn any_legal_plan_runs_and_computes_the_same(
-        ranks in 1usize..4, chunks in 1usize..3, micro_batches in 1usize..6,
+        ranks in 1usize..4, stages_per_rank in 1usize..3, micro_batches in 1usize..6,
         picks in prop::collection::vec(any::<u32>(), 7..40), drop in any::<bool>(),
     ) {
-        prop_assume!(ranks * chunks <= LAYERS.len());
-        let plan = random_plan(ranks, chunks, micro_batches, &picks);
+        prop_assume!(ranks * stages_per_rank <= LAYERS.len());
+        let plan = random_plan(ranks, stages_per_rank, micro_batches, &picks);
         let one = OneFOneB.plan(Shape::new(1, micro_batches)).expect("a plan");
         let retention = Retention::from_fn(&plan, |_, m| StageRetention::drop_all(usize::from(drop && m.index() % 2 == 0)));
         prop_assert_eq!(train(&plan, &retention), train(&one, &Retention::keep_all(&one)));

@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{Batch, Fault, How, Toy, batch, loss, pipeline, program, weights};
-use stovepipe_runtime::{Cause, Phase, RankSetup, StepError, ThreadHost, Workers};
+use stovepipe_runtime::{Cause, PlainThread, RankSetup, StepError, StepPhase, Workers};
 use stovepipe_schedule::{
     Drain, Edges, GPipe, OneFOneB, Plan, Program, Retention, Schedule, Shape, Stage, StageRetention,
 };
@@ -29,8 +29,9 @@ fn failing(fault: Fault) -> Arc<Batch> {
 fn every_place_and_way_of_failing() {
     // Panics are part of the test; their messages aren't.
     std::panic::set_hook(Box::new(|_| {}));
-    let whole = [Phase::Begin, Phase::Finish, Phase::Prepare].map(|phase| (phase, None));
-    let each = [Phase::Forward, Phase::Recompute, Phase::Backward]
+    let whole =
+        [StepPhase::Begin, StepPhase::Finish, StepPhase::Prepare].map(|phase| (phase, None));
+    let each = [StepPhase::Forward, StepPhase::Recompute, StepPhase::Backward]
         .into_iter()
         .flat_map(|phase| (0..SAMPLES.len()).map(move |m| (phase, Some(m))));
     let places: Vec<_> = whole.into_iter().chain(each).collect();
@@ -80,7 +81,7 @@ fn every_place_and_way_of_failing() {
 fn a_failure_inside_the_update_makes_the_pipeline_refuse() {
     for stage in 0..STAGES {
         let (program, mut workers) = setup(&OneFOneB);
-        let fault = Fault { stage, phase: Phase::Update, micro_batch: None, how: How::Error };
+        let fault = Fault { stage, phase: StepPhase::Update, micro_batch: None, how: How::Error };
         let error = workers.step(&program, failing(fault)).expect_err("fails");
         assert!(error.poisons());
         assert!(
@@ -116,7 +117,7 @@ fn a_stage_that_returns_too_few_values_is_named() {
     let stages = [Edges::chain(1), Edges::chain(2)];
     let ranks = stages.iter().enumerate().map(|(s, edges)| RankSetup {
         stages: vec![(Stage::new(s), Toy::<false>::new(s, edges, vec![1.0]))],
-        host: Box::new(ThreadHost) as _,
+        thread: Box::new(PlainThread) as _,
     });
     let mut workers = Workers::start(ranks.collect()).expect("threads");
     let error = workers.step(&program, batch(&[1.0])).expect_err("fails");

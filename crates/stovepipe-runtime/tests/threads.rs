@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{Batch, Fault, How, batch, pipeline, program};
-use stovepipe_runtime::Phase;
+use stovepipe_runtime::StepPhase;
 use stovepipe_schedule::{Edges, GPipe, Retention, Schedule, Shape};
 
 fn threads() -> usize {
@@ -26,7 +26,8 @@ fn no_thread_is_left_over_after_a_failure() {
     assert!(workers.step(&program, batch(&[1.0; 4])).is_ok());
     // Where there is a list of threads, it shows the workers.
     assert!(threads() == 3 || !std::path::Path::new("/proc/self/task").exists());
-    let fault = Fault { stage: 1, phase: Phase::Forward, micro_batch: Some(2), how: How::Error };
+    let fault =
+        Fault { stage: 1, phase: StepPhase::Forward, micro_batch: Some(2), how: How::Error };
     let failing = Arc::new(Batch { samples: vec![1.0; 4], fault: Some(fault) });
     assert!(workers.step(&program, failing).is_err());
     drop(workers);

@@ -49,12 +49,12 @@ pub enum PlanError {
     /// A count in the shape is zero.
     #[error("the shape has no {what}: give at least one")]
     EmptyShape {
-        /// Ranks, chunks or micro-batches.
+        /// Ranks, stages per rank or micro-batches.
         what: &'static str,
     },
     /// More actions than any plan may have.
     #[error(
-        "a plan for {shape} has more than {MAX_ACTIONS} actions: use fewer ranks, chunks or micro-batches"
+        "a plan for {shape} has more than {MAX_ACTIONS} actions: use fewer ranks, stages_per_rank or micro-batches"
     )]
     TooLarge {
         /// The shape asked for.

@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn stages_of_a_rank_hold_most_at_different_times() {
-        let plan = Interleaved1F1B.plan(Shape::new(2, 4).with_chunks(2)).expect("a plan");
+        let plan = Interleaved1F1B.plan(Shape::new(2, 4).with_stages_per_rank(2)).expect("a plan");
         assert_eq!(plan.stage_activations(), [4, 3, 2, 1]);
         let at_peak = plan.activations_at_peak();
         assert_eq!(at_peak[0] + at_peak[2], 5);

@@ -27,7 +27,7 @@ use crate::{Plan, PlanError, Shape};
 ///     }
 ///
 ///     fn plan(&self, shape: Shape) -> Result<Plan, PlanError> {
-///         shape.check_chunks(self.name(), 1)?;
+///         shape.check_stages_per_rank(self.name(), 1)?;
 ///         Plan::new(Stage::first(shape.ranks).map(|stage| {
 ///             MicroBatch::first(shape.micro_batches)
 ///                 .flat_map(|m| [Compute::forward(stage, m), Compute::backward(stage, m)])
@@ -56,7 +56,7 @@ pub trait Schedule: Send + Sync {
     fn plan(&self, shape: Shape) -> Result<Plan, PlanError>;
 
     /// Stages per rank to plan for when nobody says how many: 1, or what a schedule of several needs.
-    fn default_chunks(&self) -> usize {
+    fn default_stages_per_rank(&self) -> usize {
         1
     }
 }
@@ -70,8 +70,8 @@ impl<S: Schedule + ?Sized> Schedule for &S {
         (**self).plan(shape)
     }
 
-    fn default_chunks(&self) -> usize {
-        (**self).default_chunks()
+    fn default_stages_per_rank(&self) -> usize {
+        (**self).default_stages_per_rank()
     }
 }
 
@@ -84,8 +84,8 @@ impl<S: Schedule + ?Sized> Schedule for Box<S> {
         (**self).plan(shape)
     }
 
-    fn default_chunks(&self) -> usize {
-        (**self).default_chunks()
+    fn default_stages_per_rank(&self) -> usize {
+        (**self).default_stages_per_rank()
     }
 }
 
@@ -98,8 +98,8 @@ impl<S: Schedule + ?Sized> Schedule for Arc<S> {
         (**self).plan(shape)
     }
 
-    fn default_chunks(&self) -> usize {
-        (**self).default_chunks()
+    fn default_stages_per_rank(&self) -> usize {
+        (**self).default_stages_per_rank()
     }
 }
 
@@ -137,7 +137,7 @@ impl Schedule for Plan {
         })
     }
 
-    fn default_chunks(&self) -> usize {
+    fn default_stages_per_rank(&self) -> usize {
         self.stages().div_ceil(self.ranks())
     }
 }

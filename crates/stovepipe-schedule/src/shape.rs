@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::PlanError;
 
-/// How many ranks, stages per rank (chunks) and micro-batches a plan is for.
+/// How many ranks, stages per rank and micro-batches a plan is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Shape {
     /// Workers with a device each.
     pub ranks: usize,
     /// Stages on each rank; 1 unless the schedule interleaves.
-    pub chunks: usize,
+    pub stages_per_rank: usize,
     /// Slices of the mini-batch.
     pub micro_batches: usize,
 }
@@ -24,19 +24,19 @@ impl Shape {
     /// One stage on each rank.
     #[must_use]
     pub fn new(ranks: usize, micro_batches: usize) -> Self {
-        Self { ranks, chunks: 1, micro_batches }
+        Self { ranks, stages_per_rank: 1, micro_batches }
     }
 
-    /// `chunks` stages on each rank.
+    /// `stages_per_rank` stages on each rank.
     #[must_use]
-    pub fn with_chunks(self, chunks: usize) -> Self {
-        Self { chunks, ..self }
+    pub fn with_stages_per_rank(self, stages_per_rank: usize) -> Self {
+        Self { stages_per_rank, ..self }
     }
 
     /// Stages in all.
     #[must_use]
     pub fn stages(&self) -> usize {
-        self.ranks * self.chunks
+        self.ranks * self.stages_per_rank
     }
 
     /// Checks what holds for every schedule: nothing is zero, and the plan isn't absurdly large.
@@ -57,15 +57,17 @@ impl Shape {
     ///
     /// As [`Shape::check`].
     pub fn check_actions(&self, per_pair: usize) -> Result<(), PlanError> {
-        let Self { ranks, chunks, micro_batches } = *self;
-        for (count, what) in
-            [(ranks, "ranks"), (chunks, "chunks"), (micro_batches, "micro-batches")]
-        {
+        let Self { ranks, stages_per_rank, micro_batches } = *self;
+        for (count, what) in [
+            (ranks, "ranks"),
+            (stages_per_rank, "stages_per_rank"),
+            (micro_batches, "micro-batches"),
+        ] {
             if count == 0 {
                 return Err(PlanError::EmptyShape { what });
             }
         }
-        [ranks, chunks, micro_batches]
+        [ranks, stages_per_rank, micro_batches]
             .iter()
             .try_fold(per_pair, |product, &n| product.checked_mul(n))
             .filter(|&actions| actions <= MAX_ACTIONS)
@@ -73,21 +75,29 @@ impl Shape {
             .ok_or(PlanError::TooLarge { shape: *self })
     }
 
-    /// Refuses another number of stages per rank than `chunks`, for schedules that know only one.
+    /// Refuses another number of stages per rank than `stages_per_rank`, for schedules that know only one.
     ///
     /// # Errors
     ///
     /// [`PlanError::Unsupported`], and as [`Shape::check`].
-    pub fn check_chunks(&self, schedule: &str, chunks: usize) -> Result<(), PlanError> {
+    pub fn check_stages_per_rank(
+        &self,
+        schedule: &str,
+        stages_per_rank: usize,
+    ) -> Result<(), PlanError> {
         self.check()?;
-        if self.chunks == chunks {
+        if self.stages_per_rank == stages_per_rank {
             return Ok(());
         }
-        let stages = if chunks == 1 { "one stage".to_owned() } else { format!("{chunks} stages") };
+        let stages = if stages_per_rank == 1 {
+            "one stage".to_owned()
+        } else {
+            format!("{stages_per_rank} stages")
+        };
         Err(PlanError::Unsupported {
             schedule: schedule.to_owned(),
             shape: *self,
-            supported: format!("{stages} per rank (chunks = {chunks})"),
+            supported: format!("{stages} per rank ({stages_per_rank} stages per rank)"),
         })
     }
 }
@@ -96,8 +106,8 @@ impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = |n: usize| if n == 1 { "" } else { "s" };
         write!(f, "{} rank{}", self.ranks, plural(self.ranks))?;
-        if self.chunks != 1 {
-            write!(f, ", {} stages on each", self.chunks)?;
+        if self.stages_per_rank != 1 {
+            write!(f, ", {} stages on each", self.stages_per_rank)?;
         }
         write!(f, ", {} micro-batch", self.micro_batches)?;
         f.write_str(if self.micro_batches == 1 { "" } else { "es" })

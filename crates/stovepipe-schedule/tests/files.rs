@@ -8,7 +8,7 @@ use stovepipe_schedule::{
 
 fn plans() -> impl Iterator<Item = Plan> {
     schedules().into_iter().map(|schedule| {
-        let shape = Shape::new(3, 7).with_chunks(schedule.default_chunks());
+        let shape = Shape::new(3, 7).with_stages_per_rank(schedule.default_stages_per_rank());
         schedule.plan(shape).expect("a plan")
     })
 }

@@ -110,7 +110,7 @@ proptest! {
         there in any::<prop::sample::Index>(),
     ) {
         let schedule = &schedules()[which];
-        let shape = Shape::new(ranks, m).with_chunks(schedule.default_chunks());
+        let shape = Shape::new(ranks, m).with_stages_per_rank(schedule.default_stages_per_rank());
         let Ok(plan) = schedule.plan(shape) else { return Ok(()) };
         let mut rows = plan.rows().to_vec();
         prop_assert!(is_right(&rows), "the checker refuses {} for {shape}", schedule.name());

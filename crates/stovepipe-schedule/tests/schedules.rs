@@ -32,10 +32,10 @@ fn cost(f: f64, i: f64, w: f64) -> StageCost {
 
 #[test]
 fn four_ranks_eight_micro_batches() {
-    // A whole rank takes F = 1, I = W = 1; two chunks take half each.
+    // A whole rank takes F = 1, I = W = 1; two stages per rank take half each.
     let (whole, half) = (cost(1.0, 1.0, 1.0), cost(0.5, 0.5, 0.5));
     let one = Shape::new(4, 8);
-    let two = one.with_chunks(2);
+    let two = one.with_stages_per_rank(2);
     type Row<'a> = (&'a dyn Schedule, Shape, StageCost, f64, f64, [usize; 4]);
     let rows: [Row<'_>; 6] = [
         (&GPipe::default(), one, whole, 33.0, 9.0, [8, 8, 8, 8]),
@@ -49,18 +49,18 @@ fn four_ranks_eight_micro_batches() {
         let found = figures(schedule, shape, cost);
         assert_eq!(found, (makespan, vec![idle; 4], peaks.to_vec()), "{}", schedule.name());
     }
-    let found = figures(&DualPipeV, Shape::new(4, 10).with_chunks(2), cost(1.0, 1.0, 1.0));
+    let found = figures(&DualPipeV, Shape::new(4, 10).with_stages_per_rank(2), cost(1.0, 1.0, 1.0));
     assert_eq!(found, (63.0, vec![3.0; 4], vec![9; 4]));
 }
 
 #[test]
 fn where_the_formulas_end() {
     let half = cost(0.5, 0.5, 0.5);
-    let interleaved = |m| figures(&Interleaved1F1B, Shape::new(4, m).with_chunks(2), half);
+    let interleaved = |m| figures(&Interleaved1F1B, Shape::new(4, m).with_stages_per_rank(2), half);
     assert_eq!(interleaved(6).2[0], 12);
     assert_eq!(interleaved(3).1, [6.0; 4]);
     assert_eq!(figures(&ZbH1, Shape::new(4, 3), cost(1.0, 1.0, 1.0)).1, [4.0; 4]);
-    let zb_v = |m| figures(&ZbV, Shape::new(3, m).with_chunks(2), cost(1.0, 1.0, 1.0));
+    let zb_v = |m| figures(&ZbV, Shape::new(3, m).with_stages_per_rank(2), cost(1.0, 1.0, 1.0));
     assert_eq!(zb_v(1).1, [8.0; 3]);
     assert_eq!(zb_v(3), (22.0, vec![4.0; 3], vec![4, 5, 6]));
 }
@@ -68,9 +68,9 @@ fn where_the_formulas_end() {
 /// Whether the documentation says that the schedule takes the shape.
 fn takes(name: &str, shape: Shape) -> bool {
     match name {
-        "gpipe" | "gpipe-forward" | "1f1b" | "zb-h1" => shape.chunks == 1,
-        "zb-v" => shape.chunks == 2,
-        "dualpipe-v" => shape.chunks == 2 && shape.micro_batches >= 2 * shape.ranks,
+        "gpipe" | "gpipe-forward" | "1f1b" | "zb-h1" => shape.stages_per_rank == 1,
+        "zb-v" => shape.stages_per_rank == 2,
+        "dualpipe-v" => shape.stages_per_rank == 2 && shape.micro_batches >= 2 * shape.ranks,
         _ => true,
     }
 }
@@ -80,10 +80,10 @@ proptest! {
 
     #[test]
     fn every_shape_is_planned_or_refused_as_documented(
-        ranks in 1usize..=8, chunks in 1usize..=4, m in 1usize..=32,
+        ranks in 1usize..=8, stages_per_rank in 1usize..=4, m in 1usize..=32,
         f in 1u32..6, i in 1u32..6, w in 1u32..6,
     ) {
-        let shape = Shape::new(ranks, m).with_chunks(chunks);
+        let shape = Shape::new(ranks, m).with_stages_per_rank(stages_per_rank);
         let (f, i, w) = (f64::from(f), f64::from(i), f64::from(w));
         for schedule in schedules() {
             let name = schedule.name();
@@ -101,8 +101,8 @@ proptest! {
                 (plan.ranks(), plan.stages(), plan.micro_batches()), (ranks, shape.stages(), m)
             );
             let program = lower(&plan);
-            // One message on its way at a time is enough, but where two ranks exchange chunks.
-            if chunks == 1 {
+            // One message on its way at a time is enough, but where two ranks exchange several stages' values.
+            if stages_per_rank == 1 {
                 prop_assert!(program.check_in_flight(1).is_ok(), "{name}");
             }
             let costs = CostModel::new(vec![cost(f, i, w); shape.stages()]);
@@ -126,10 +126,10 @@ proptest! {
                     if m % p == 0 {
                         prop_assert_eq!(idle, all(pf * (f + b)));
                         let ahead = |r: usize| {
-                            if chunks == 1 { p - r } else { chunks * p + p - 1 - 2 * r }
+                            if stages_per_rank == 1 { p - r } else { stages_per_rank * p + p - 1 - 2 * r }
                         };
                         let expected: Vec<usize> =
-                            (0..p).map(|r| ahead(r).min(chunks * m)).collect();
+                            (0..p).map(|r| ahead(r).min(stages_per_rank * m)).collect();
                         prop_assert_eq!(peaks, expected);
                     }
                 }
@@ -137,7 +137,7 @@ proptest! {
                     if m >= p {
                         prop_assert_eq!(idle, all(pf * (f + b)));
                     }
-                    prop_assert_eq!(peaks, vec![chunks * m; p]);
+                    prop_assert_eq!(peaks, vec![stages_per_rank * m; p]);
                 }
                 "zb-h1" => {
                     if m >= p && w <= f && w <= i {
@@ -160,7 +160,7 @@ proptest! {
                     }
                 }
                 "forward-only" => {
-                    if chunks == 1 || m % p == 0 {
+                    if stages_per_rank == 1 || m % p == 0 {
                         prop_assert_eq!(idle, all(pf * f));
                     }
                     prop_assert_eq!(peaks, vec![0; p]);
@@ -176,7 +176,7 @@ proptest! {
         swaps in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..40),
     ) {
         let schedule = &schedules()[which];
-        let shape = Shape::new(ranks, m).with_chunks(schedule.default_chunks());
+        let shape = Shape::new(ranks, m).with_stages_per_rank(schedule.default_stages_per_rank());
         prop_assume!(takes(schedule.name(), shape));
         let mut rows = schedule.plan(shape).expect("a plan").rows().to_vec();
         for (rank, place) in swaps {
@@ -207,7 +207,7 @@ proptest! {
 #[test]
 fn split_backwards_are_only_where_they_are_said_to_be() {
     for schedule in schedules() {
-        let shape = Shape::new(2, 4).with_chunks(schedule.default_chunks());
+        let shape = Shape::new(2, 4).with_stages_per_rank(schedule.default_stages_per_rank());
         let plan = schedule.plan(shape).expect("a plan");
         let splits = matches!(schedule.name(), "zb-h1" | "zb-v" | "dualpipe-v");
         assert_eq!(plan.splits_backward(), splits, "{}", schedule.name());
@@ -217,28 +217,33 @@ fn split_backwards_are_only_where_they_are_said_to_be() {
 #[test]
 fn impossible_shapes_are_refused_at_once() {
     for schedule in schedules() {
-        let chunks = schedule.default_chunks();
+        let stages_per_rank = schedule.default_stages_per_rank();
         let shapes = [
             Shape::new(0, 4),
             Shape::new(4, 0),
-            Shape::new(4, 4).with_chunks(0),
+            Shape::new(4, 4).with_stages_per_rank(0),
             Shape::new(100_000, 100_000),
             Shape::new(usize::MAX, usize::MAX),
             Shape::new(10_000_000, 1_000_000),
         ];
         for shape in shapes {
-            let shape = if shape.chunks == 1 { shape.with_chunks(chunks) } else { shape };
+            let shape = if shape.stages_per_rank == 1 {
+                shape.with_stages_per_rank(stages_per_rank)
+            } else {
+                shape
+            };
             assert!(schedule.plan(shape).is_err(), "{} took {shape}", schedule.name());
         }
     }
     // So few micro-batches on so many ranks would take hours to write.
-    assert!(ZbV.plan(Shape::new(1_000_000, 1).with_chunks(2)).is_err());
+    assert!(ZbV.plan(Shape::new(1_000_000, 1).with_stages_per_rank(2)).is_err());
 }
 
 #[test]
 fn drains_order_the_backwards() {
     for (drain, first) in [(Drain::Reverse, 2), (Drain::Forward, 0)] {
-        let plan = LoopedBfs::new(drain).plan(Shape::new(2, 3).with_chunks(2)).expect("a plan");
+        let plan =
+            LoopedBfs::new(drain).plan(Shape::new(2, 3).with_stages_per_rank(2)).expect("a plan");
         let backward = plan.row(1).iter().find(|a| a.kind == ComputeKind::Backward);
         assert_eq!(backward.map(|a| a.micro_batch.index()), Some(first));
     }

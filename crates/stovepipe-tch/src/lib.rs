@@ -5,7 +5,7 @@
 //! to get it. Burn calls its own LibTorch backend deprecated: this crate is where that is known.
 
 use burn::tensor::Device;
-use stovepipe_burn::{Backend, BackendError, Host};
+use stovepipe_burn::{Backend, BackendError, RankThread};
 
 /// Burn's LibTorch backend.
 ///
@@ -112,7 +112,7 @@ impl Backend for Tch {
         }
     }
 
-    fn host(&self, _: usize) -> Result<Box<dyn Host>, BackendError> {
+    fn rank_thread(&self, _: usize) -> Result<Box<dyn RankThread>, BackendError> {
         Ok(Box::new(Threads(self.threads)))
     }
 
@@ -135,7 +135,7 @@ impl Backend for Tch {
 /// LibTorch keeps the number of threads by calling thread.
 struct Threads(i32);
 
-impl Host for Threads {
+impl RankThread for Threads {
     fn run(self: Box<Self>, worker: Box<dyn FnOnce() + Send>) {
         tch::set_num_threads(self.0);
         worker();

@@ -40,9 +40,10 @@ fn a_device_that_is_not_there_is_an_error() {
 #[test]
 fn each_rank_has_its_own_number_of_threads() {
     let count = |threads| {
-        let host = Tch::new().threads(threads).host(0).expect("a thread");
+        let thread = Tch::new().threads(threads).rank_thread(0).expect("a thread");
         let (sender, seen) = std::sync::mpsc::channel();
-        let run = || host.run(Box::new(move || sender.send(tch::get_num_threads()).expect("sent")));
+        let run =
+            || thread.run(Box::new(move || sender.send(tch::get_num_threads()).expect("sent")));
         std::thread::scope(|scope| scope.spawn(run).join().expect("no panic"));
         seen.recv().expect("the worker ran")
     };

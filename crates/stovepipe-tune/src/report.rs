@@ -21,7 +21,7 @@ pub struct Configuration {
     /// Ranks used.
     pub ranks: usize,
     /// Stages on each rank.
-    pub chunks: usize,
+    pub stages_per_rank: usize,
     /// Micro-batches in a mini-batch.
     pub micro_batches: usize,
 }
@@ -45,24 +45,24 @@ impl Configuration {
         policy: impl CheckpointPolicy + 'static,
         shape: Shape,
     ) -> Self {
-        let Shape { ranks, chunks, micro_batches, .. } = shape;
+        let Shape { ranks, stages_per_rank, micro_batches, .. } = shape;
         Self {
             schedule: Arc::new(schedule),
             policy: Arc::new(policy),
             ranks,
-            chunks,
+            stages_per_rank,
             micro_batches,
         }
     }
 
     pub(crate) fn shape(&self) -> Shape {
-        Shape::new(self.ranks, self.micro_batches).with_chunks(self.chunks)
+        Shape::new(self.ranks, self.micro_batches).with_stages_per_rank(self.stages_per_rank)
     }
 }
 
 impl fmt::Display for Configuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { schedule, policy, ranks, chunks, micro_batches } = self;
+        let Self { schedule, policy, ranks, stages_per_rank, micro_batches } = self;
         let count = |n: &usize, one: &str, several: &str| {
             format!("{n} {}", if *n == 1 { one } else { several })
         };
@@ -71,7 +71,7 @@ impl fmt::Display for Configuration {
             "{} on {} with {} each, {}, recomputation {}",
             schedule.name(),
             count(ranks, "rank", "ranks"),
-            count(chunks, "stage", "stages"),
+            count(stages_per_rank, "stage", "stages"),
             count(micro_batches, "micro-batch", "micro-batches"),
             policy.name()
         )
@@ -150,7 +150,9 @@ impl Report {
         let limit = fastest * (1.0 + Self::TOLERANCE);
         let level = self.choices.partition_point(|choice| choice.seconds <= limit);
         self.choices[..level].sort_by(|a, b| {
-            let sizes = |choice: &Choice| (choice.configuration.ranks, choice.configuration.chunks);
+            let sizes = |choice: &Choice| {
+                (choice.configuration.ranks, choice.configuration.stages_per_rank)
+            };
             let by_sizes = sizes(a).cmp(&sizes(b));
             by_sizes.then(a.kept_samples.total_cmp(&b.kept_samples))
         });

@@ -31,7 +31,7 @@ pub struct Tuner<'a> {
     policies: Vec<Arc<dyn CheckpointPolicy>>,
     micro_batches: Option<Vec<usize>>,
     ranks: Option<Vec<usize>>,
-    chunks: Option<Vec<usize>>,
+    stages_per_rank: Option<Vec<usize>>,
 }
 
 /// Why a configuration can't run, and the bytes that are missing if that is why.
@@ -49,7 +49,7 @@ impl<'a> Tuner<'a> {
             policies: vec![Arc::new(Never), Arc::new(ExceptLast), Arc::new(Always)],
             micro_batches: None,
             ranks: None,
-            chunks: None,
+            stages_per_rank: None,
         }
     }
 
@@ -90,8 +90,8 @@ impl<'a> Tuner<'a> {
 
     /// Only these numbers of stages on each rank, instead of what each schedule is made for.
     #[must_use]
-    pub fn chunks(mut self, counts: impl Into<Vec<usize>>) -> Self {
-        self.chunks = Some(counts.into());
+    pub fn stages_per_rank(mut self, counts: impl Into<Vec<usize>>) -> Self {
+        self.stages_per_rank = Some(counts.into());
         self
     }
 
@@ -261,15 +261,18 @@ impl<'a> Tuner<'a> {
         let counts = self.micro_batch_counts();
         let mut all = Vec::new();
         for schedule in &self.schedules {
-            let chunks = self.chunks.clone().unwrap_or_else(|| vec![schedule.default_chunks()]);
+            let stages_per_rank = self
+                .stages_per_rank
+                .clone()
+                .unwrap_or_else(|| vec![schedule.default_stages_per_rank()]);
             for &ranks in ranks.iter().filter(|&&ranks| (1..=self.cluster.ranks).contains(&ranks)) {
-                for &chunks in &chunks {
+                for &stages_per_rank in &stages_per_rank {
                     for &micro_batches in &counts {
                         all.extend(self.policies.iter().map(|policy| Configuration {
                             schedule: Arc::clone(schedule),
                             policy: Arc::clone(policy),
                             ranks,
-                            chunks,
+                            stages_per_rank,
                             micro_batches,
                         }));
                     }
@@ -323,7 +326,7 @@ impl<'a> Tuner<'a> {
         let ranks = 0..configuration.ranks;
         let most = ranks.map(|rank| program.peak_activations(rank)).max().unwrap_or(0);
         let samples = self.batch as f64 / configuration.micro_batches as f64;
-        let kept_samples = most as f64 * samples / configuration.chunks as f64;
+        let kept_samples = most as f64 * samples / configuration.stages_per_rank as f64;
         Ok(Choice {
             configuration,
             partition,

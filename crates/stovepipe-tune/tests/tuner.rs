@@ -74,10 +74,9 @@ fn the_best_is_the_fastest_of_all_and_a_slow_rank_gets_less() {
     let fastest = report.choices.iter().map(|choice| choice.seconds).fold(f64::INFINITY, f64::min);
     assert!(report.best().seconds <= fastest * (1.0 + Report::TOLERANCE));
     assert_eq!(report.slower(report.best()), report.best().seconds / fastest - 1.0);
-    let two = report
-        .choices
-        .iter()
-        .find(|choice| choice.configuration.ranks == 2 && choice.configuration.chunks == 1);
+    let two = report.choices.iter().find(|choice| {
+        choice.configuration.ranks == 2 && choice.configuration.stages_per_rank == 1
+    });
     assert_eq!(two.expect("tried").partition.sizes(), [6, 3]);
 }
 
@@ -164,7 +163,7 @@ fn stages_of_one_rank_need_not_hold_most_at_once() {
             .schedules(vec![Box::new(Interleaved1F1B)])
             .policies(vec![Box::new(Never)])
             .ranks([2])
-            .chunks([2])
+            .stages_per_rank([2])
             .micro_batches([4])
             .tune()
     };
@@ -255,7 +254,7 @@ fn of_what_cannot_be_told_apart_the_simplest_is_chosen() {
     // No fixed cost: GPipe and 1F1B are equally fast, and 1F1B keeps less.
     let profile = profile(8, 0.0, 1.0, &[1, 16]);
     let cluster = Cluster::new(4);
-    let report = Tuner::new(&profile, &cluster).ranks([4]).micro_batches([16]).chunks([1]);
+    let report = Tuner::new(&profile, &cluster).ranks([4]).micro_batches([16]).stages_per_rank([1]);
     let report = report.policies(vec![Box::new(Never)]).tune().expect("everything fits");
     assert_eq!(report.best().configuration.schedule.name(), "1f1b");
     assert_eq!(report.best().kept_samples, 4.0);

@@ -19,9 +19,9 @@
 //!     .backend(Flex::new())
 //!     .stages(2)
 //!     .micro_batches(4)
-//!     .schedule(OneFOneB)
-//!     .checkpoint(ExceptLast)
-//!     .partitioner(Minimax)
+//!     .schedule(schedule::OneFOneB)
+//!     .checkpoint(recompute::ExceptLast)
+//!     .partitioner(partition::Minimax)
 //!     .optimizer(AdamConfig::new().init())
 //!     .learning_rate(1e-2)
 //!     .loss(MeanSquaredError)
@@ -45,7 +45,7 @@ mod backends;
 
 pub use backends::{BACKENDS, UnknownBackend, backend_named};
 pub use stovepipe_burn::*;
-pub use stovepipe_checkpoint as checkpoint;
+pub use stovepipe_checkpoint as recompute;
 #[cfg(feature = "cuda")]
 pub use stovepipe_cuda::Cuda;
 #[cfg(feature = "flex")]
@@ -62,26 +62,23 @@ pub use stovepipe_tune as tune;
 #[cfg(feature = "wgpu")]
 pub use stovepipe_wgpu::Wgpu;
 
-/// What most programs need.
+/// Names that most programs need. Schedules, partitioners and checkpoint policies stay in modules,
+/// because some of their names, such as `Never` or `Uniform`, say little without one:
+/// `schedule::OneFOneB`, `partition::Minimax`, `recompute::ExceptLast`.
 pub mod prelude {
     pub use stovepipe_burn::{
-        Accuracy, Backend, Clipping, Context, CrossEntropy, Layer, LayerCosts, Loss, LossSum,
+        Accuracy, Backend, Clipping, CrossEntropy, Layer, LayerContext, LayerCosts, Loss, LossSum,
         MeanSquaredError, Pipeline, Sequential,
     };
-    pub use stovepipe_checkpoint::{
-        Always, Budget, CheckpointPolicy, EveryLayers, ExceptLast, Never, Selective, SqrtLayers,
-    };
+    pub use stovepipe_checkpoint::{self as recompute, CheckpointPolicy};
     #[cfg(feature = "cuda")]
     pub use stovepipe_cuda::Cuda;
     #[cfg(feature = "flex")]
     pub use stovepipe_flex::Flex;
     #[cfg(feature = "mpi")]
     pub use stovepipe_mpi::Mpi;
-    pub use stovepipe_partition::{Explicit, Minimax, Partitioner, Uniform};
-    pub use stovepipe_schedule::{
-        Drain, DualPipeV, ForwardOnly, GPipe, Interleaved1F1B, LoopedBfs, OneFOneB, Schedule, ZbH1,
-        ZbV,
-    };
+    pub use stovepipe_partition::{self as partition, Partitioner};
+    pub use stovepipe_schedule::{self as schedule, Schedule};
     #[cfg(feature = "tch")]
     pub use stovepipe_tch::Tch;
     #[cfg(feature = "wgpu")]

@@ -11,6 +11,7 @@ use stovepipe::burn::nn::{BatchNormConfig, EmbeddingConfig, Linear, LinearConfig
 use stovepipe::burn::optim::SgdConfig;
 use stovepipe::burn::tensor::{Device, Tensor};
 use stovepipe::prelude::*;
+use stovepipe::recompute::Always;
 
 /// Normalizes over batch and sequence, twice.
 #[derive(Module, Debug)]
@@ -35,7 +36,7 @@ impl Layer for Normalized {
     type Input = Tensor<3>;
     type Output = Tensor<3>;
 
-    fn forward(&self, x: Tensor<3>, context: &mut Context<'_>) -> Tensor<3> {
+    fn forward(&self, x: Tensor<3>, context: &mut LayerContext<'_>) -> Tensor<3> {
         let x = self.first.forward(x.swap_dims(1, 2), context);
         let x = self.linear.forward(x.swap_dims(1, 2));
         self.second.forward(x.swap_dims(1, 2), context).swap_dims(1, 2)
@@ -144,7 +145,7 @@ impl Layer for Alone {
     type Input = Tensor<2>;
     type Output = Tensor<2>;
 
-    fn forward(&self, x: Tensor<2>, context: &mut Context<'_>) -> Tensor<2> {
+    fn forward(&self, x: Tensor<2>, context: &mut LayerContext<'_>) -> Tensor<2> {
         self.norm.forward(x, context)
     }
 }
@@ -181,7 +182,7 @@ impl Layer for Moody {
     type Input = Tensor<2>;
     type Output = Tensor<2>;
 
-    fn forward(&self, x: Tensor<2>, context: &mut Context<'_>) -> Tensor<2> {
+    fn forward(&self, x: Tensor<2>, context: &mut LayerContext<'_>) -> Tensor<2> {
         let x = if context.micro_batch() == 1 {
             let wide = Tensor::cat(vec![x.clone(), x], 1);
             self.sometimes.forward(wide, context).narrow(1, 0, 3)

@@ -9,9 +9,11 @@ use common::{Setup, Toy, batch, bits, build, relative_difference};
 use stovepipe::burn::nn::LinearConfig;
 use stovepipe::burn::optim::SgdConfig;
 use stovepipe::burn::tensor::{Device, Int, Tensor, TensorData};
-use stovepipe::checkpoint::LayerActivations;
 use stovepipe::prelude::*;
-use stovepipe::schedule::Plan;
+use stovepipe::recompute::{
+    Always, Budget, EveryLayers, ExceptLast, LayerActivations, Never, Selective, SqrtLayers,
+};
+use stovepipe::schedule::{Drain, GPipe, Interleaved1F1B, LoopedBfs, OneFOneB, Plan};
 
 type Bits = BTreeMap<String, Vec<u8>>;
 
@@ -53,7 +55,7 @@ fn every_bit_is_that_of_one_stage() {
                     for policy in policies() {
                         let setup = Setup {
                             stages,
-                            chunks: 1,
+                            stages_per_rank: 1,
                             micro_batches,
                             schedule: schedule(),
                             policy: policy(),
@@ -82,15 +84,20 @@ fn several_stages_on_a_rank_change_no_bit() {
     let one_stage: [MakeSchedule; 2] = [|| Box::new(OneFOneB), || Box::new(GPipe::default())];
     for micro_batches in [1, 3, 4, 7] {
         for (schedule, reference) in [interleaved, looped].into_iter().zip(one_stage) {
-            let run = |stages, chunks, schedule: Box<dyn Schedule>, policy| {
-                let setup = Setup { stages, chunks, micro_batches, schedule, policy, threads: 1 };
+            let run = |stages, stages_per_rank, schedule: Box<dyn Schedule>, policy| {
+                let setup =
+                    Setup { stages, stages_per_rank, micro_batches, schedule, policy, threads: 1 };
                 train(build(setup), 7)
             };
             let expected = run(1, 1, reference(), Box::new(Never));
-            for (stages, chunks) in [(2, 2), (4, 2), (6, 2), (6, 3)] {
+            for (stages, stages_per_rank) in [(2, 2), (4, 2), (6, 2), (6, 3)] {
                 for policy in policies() {
-                    let what = format!("{stages} stages, {chunks} on a rank, {micro_batches}");
-                    assert!(run(stages, chunks, schedule(), policy()) == expected, "{what}");
+                    let what =
+                        format!("{stages} stages, {stages_per_rank} on a rank, {micro_batches}");
+                    assert!(
+                        run(stages, stages_per_rank, schedule(), policy()) == expected,
+                        "{what}"
+                    );
                 }
             }
         }

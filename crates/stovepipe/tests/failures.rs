@@ -13,7 +13,9 @@ use stovepipe::burn::nn::{Linear, LinearConfig};
 use stovepipe::burn::optim::{AdamConfig, ModuleOptimizer};
 use stovepipe::burn::tensor::{Device, Tensor};
 use stovepipe::prelude::*;
-use stovepipe::{BackendError, BuildError, Phase, TrainError};
+use stovepipe::recompute::Always;
+use stovepipe::schedule::{OneFOneB, ZbH1, ZbV};
+use stovepipe::{BackendError, BuildError, Pass, TrainError};
 
 const SAMPLES: usize = 4;
 
@@ -34,8 +36,8 @@ impl Layer for Fragile {
     type Input = Tensor<2>;
     type Output = Tensor<2>;
 
-    fn forward(&self, x: Tensor<2>, context: &mut Context<'_>) -> Tensor<2> {
-        let burnt = context.phase() != Phase::Evaluate && FUSE.fetch_sub(1, Ordering::SeqCst) == 0;
+    fn forward(&self, x: Tensor<2>, context: &mut LayerContext<'_>) -> Tensor<2> {
+        let burnt = context.pass() != Pass::Evaluate && FUSE.fetch_sub(1, Ordering::SeqCst) == 0;
         let y = self.linear.forward(x);
         match (burnt, self.wrong_shape) {
             (false, _) => y,
@@ -64,7 +66,7 @@ fn pipeline(
         .optimizer(optimizer)
         .learning_rate(1e-2)
         .loss(MeanSquaredError)
-        .stage_updates(staged)
+        .atomic_updates(staged)
         .build()
         .expect("a pipeline")
 }
@@ -313,7 +315,7 @@ fn incomplete_and_impossible_pipelines_are_refused_with_advice() {
     refused(Pipeline::builder(model()).backend(Flex::new()).stages(3).build(), "3");
     refused(Pipeline::builder(model()).backend(Flex::new()).micro_batches(0).build(), "at least 1");
     refused(
-        Pipeline::builder(model()).backend(Flex::new()).stages(2).chunks(2).build(),
+        Pipeline::builder(model()).backend(Flex::new()).stages(2).stages_per_rank(2).build(),
         "one stage per rank",
     );
     refused(

@@ -11,7 +11,8 @@ use stovepipe::burn::optim::AdamConfig;
 use stovepipe::burn::tensor::activation::gelu;
 use stovepipe::burn::tensor::{Device, Int, Tensor};
 use stovepipe::prelude::*;
-use stovepipe::schedule::StageMemory;
+use stovepipe::recompute::{Always, Budget, ExceptLast, Never, SqrtLayers};
+use stovepipe::schedule::{GPipe, OneFOneB, StageMemory};
 use stovepipe::tune::Profile;
 use stovepipe::{Builder, Profiling, Rehearsal};
 
@@ -43,7 +44,7 @@ impl Layer for Block {
     type Input = Tensor<3>;
     type Output = Tensor<3>;
 
-    fn forward(&self, x: Tensor<3>, _: &mut Context<'_>) -> Tensor<3> {
+    fn forward(&self, x: Tensor<3>, _: &mut LayerContext<'_>) -> Tensor<3> {
         let hidden = gelu(self.up.forward(self.norm.forward(x.clone())));
         x + self.down.forward(hidden)
     }
@@ -67,7 +68,7 @@ fn builder(staged: bool) -> Builder<Tensor<2, Int>, Tensor<3>, Tensor<2, Int>> {
         .backend(Flex::new())
         .optimizer(AdamConfig::new().init())
         .learning_rate(1e-3)
-        .stage_updates(staged)
+        .atomic_updates(staged)
         .layer_costs(LayerCosts::Uniform)
         .loss(CrossEntropy)
 }

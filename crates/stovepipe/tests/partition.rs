@@ -24,7 +24,7 @@ impl Layer for Repeated {
     type Input = Tensor<2>;
     type Output = Tensor<2>;
 
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_>) -> Tensor<2> {
+    fn forward(&self, x: Tensor<2>, _: &mut LayerContext<'_>) -> Tensor<2> {
         (0..self.times).fold(x, |x, _| self.linear.forward(x))
     }
 

@@ -26,7 +26,7 @@ impl Layer for Careful {
     type Input = Tensor<3>;
     type Output = Tensor<3>;
 
-    fn forward(&self, x: Tensor<3>, context: &mut Context<'_>) -> Tensor<3> {
+    fn forward(&self, x: Tensor<3>, context: &mut LayerContext<'_>) -> Tensor<3> {
         assert_eq!(x.dtype(), DType::BF16);
         context.stash("x", x.clone());
         let x = context.dropout(self.up.forward(x), 0.2);
@@ -49,7 +49,7 @@ impl Layer for Head {
     type Input = Tensor<3>;
     type Output = Tensor<3>;
 
-    fn forward(&self, x: Tensor<3>, context: &mut Context<'_>) -> Tensor<3> {
+    fn forward(&self, x: Tensor<3>, context: &mut LayerContext<'_>) -> Tensor<3> {
         self.linear.forward(x + context.pop::<Tensor<3>>("x"))
     }
 
@@ -76,7 +76,7 @@ fn layers_compute_in_sixteen_bits_on_any_number_of_stages() {
             let (x, y) = batch(7, step);
             let bias = Tensor::<3>::ones([7, SEQ, DIM], &Device::flex()) * 0.1;
             let step = pipeline.side_input("bias", bias).step(x, y).expect("a step");
-            assert!(!step.skipped);
+            assert!(!step.overflowed);
             (step.loss, step.added_loss)
         });
         let losses: Vec<_> = losses.collect();
@@ -106,7 +106,7 @@ fn sixteen_bits_come_close_to_thirty_two() {
         let (x, y) = batch(7, 0);
         // The first scales are too large for 16 bits.
         let step = || pipeline.step(x.clone(), y.clone()).expect("a step");
-        let updates = std::iter::repeat_with(step).filter(|step| !step.skipped).take(20);
+        let updates = std::iter::repeat_with(step).filter(|step| !step.overflowed).take(20);
         assert_eq!(updates.count(), 20);
         let predicted = pipeline.predict(x.clone()).expect("predicts");
         assert_eq!(predicted.dtype(), DType::F32);
@@ -165,8 +165,8 @@ fn an_overflow_on_one_stage_is_skipped_by_all() {
         while {
             let step = pipeline.step(x.clone(), y.clone()).expect("a step");
             scales.push(step.loss_scale);
-            assert_eq!(step.skipped, step.gradient_norm.is_none_or(|norm| !norm.is_finite()));
-            step.skipped
+            assert_eq!(step.overflowed, step.gradient_norm.is_none_or(|norm| !norm.is_finite()));
+            step.overflowed
         } {
             assert!(bits(&pipeline.parameters().expect("parameters")) == before);
         }
@@ -195,7 +195,7 @@ impl Layer for Root {
     type Input = Tensor<3>;
     type Output = Tensor<3>;
 
-    fn forward(&self, x: Tensor<3>, _: &mut Context<'_>) -> Tensor<3> {
+    fn forward(&self, x: Tensor<3>, _: &mut LayerContext<'_>) -> Tensor<3> {
         x + self.zero.val().sqrt().reshape([1, 1, DIM])
     }
 }
@@ -237,7 +237,7 @@ fn one_layer_that_overflows_stops_all_others() {
             let infinite = gradients.gradients.iter().filter(|(_, data)| !finite(data));
             assert_eq!(infinite.map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["root.zero"]);
             let step = pipeline.step(x, y).expect("a step");
-            assert!(step.skipped && step.loss.is_finite());
+            assert!(step.overflowed && step.loss.is_finite());
             // The look at the gradients has already lowered it.
             assert_eq!(step.loss_scale, 32768.0);
             assert!(bits(&pipeline.parameters().expect("parameters")) == before);
@@ -338,7 +338,7 @@ fn what_was_accumulated_survives_a_mini_batch_that_is_skipped() {
         let mut pipeline = builder.build().expect("builds");
         let mut accumulate = |step, poisoned| {
             let (x, y) = values(step, poisoned);
-            assert_eq!(pipeline.accumulate(x, y).expect("accumulates").skipped, poisoned);
+            assert_eq!(pipeline.accumulate(x, y).expect("accumulates").overflowed, poisoned);
         };
         accumulate(0, false);
         if poisoned {
@@ -348,11 +348,11 @@ fn what_was_accumulated_survives_a_mini_batch_that_is_skipped() {
         if poisoned {
             let (x, y) = values(3, true);
             let step = pipeline.step(x, y).expect("a step");
-            assert!(step.skipped && !step.loss.is_finite());
+            assert!(step.overflowed && !step.loss.is_finite());
         }
         let (x, y) = values(4, false);
         let step = pipeline.step(x, y).expect("a step");
-        assert!(!step.skipped);
+        assert!(!step.overflowed);
         (step.loss, bits(&pipeline.parameters().expect("parameters")))
     };
     let plain = run(None, false);
@@ -441,7 +441,7 @@ fn tied_gradients_add_up_beyond_sixteen_bits() {
         let x = Tensor::<2>::ones([4, DIM], &Device::flex());
         let x = if dtype == FloatDType::F16 { x.cast(FloatDType::F16) } else { x };
         let step = pipeline.step(x, Tensor::zeros([4, 1], &Device::flex())).expect("a step");
-        assert!(!step.skipped);
+        assert!(!step.overflowed);
         let parameters = pipeline.parameters().expect("parameters");
         parameters["one.weight"].iter::<f64>().collect::<Vec<_>>()
     };

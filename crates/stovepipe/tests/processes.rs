@@ -8,7 +8,10 @@ use std::thread;
 use common::{Setup, Tokens, Toy, batch, bits, build, model};
 use stovepipe::burn::optim::AdamConfig;
 use stovepipe::burn::tensor::Tensor;
+use stovepipe::partition::Explicit;
 use stovepipe::prelude::*;
+use stovepipe::recompute::{ExceptLast, Never};
+use stovepipe::schedule::{GPipe, OneFOneB};
 use stovepipe::transport::InProcess;
 use stovepipe::{BuildError, Builder, Packet};
 

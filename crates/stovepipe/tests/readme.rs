@@ -37,7 +37,7 @@ mod first {
         type Input = Tensor<3>;
         type Output = Tensor<3>;
 
-        fn forward(&self, x: Tensor<3>, _: &mut Context<'_>) -> Tensor<3> {
+        fn forward(&self, x: Tensor<3>, _: &mut LayerContext<'_>) -> Tensor<3> {
             x.clone() + self.down.forward(gelu(self.up.forward(self.norm.forward(x))))
         }
     }
@@ -66,9 +66,9 @@ mod first {
             .backend(Flex::new())
             .stages(2)
             .micro_batches(8)
-            .schedule(OneFOneB)
-            .checkpoint(ExceptLast)
-            .partitioner(Minimax)
+            .schedule(schedule::OneFOneB)
+            .checkpoint(recompute::ExceptLast)
+            .partitioner(partition::Minimax)
             .optimizer(AdamConfig::new().init())
             .learning_rate(1e-3)
             .loss(CrossEntropy)

@@ -14,8 +14,8 @@ use stovepipe::burn::nn::{DropoutConfig, EmbeddingConfig, LinearConfig};
 use stovepipe::burn::optim::decay::WeightDecayConfig;
 use stovepipe::burn::optim::{AdamConfig, SgdConfig};
 use stovepipe::burn::tensor::{Device, Tensor};
-use stovepipe::checkpoint::{Layout, PolicyError};
 use stovepipe::prelude::*;
+use stovepipe::recompute::{Always, Layout, Never, PolicyError};
 use stovepipe::schedule::Retention;
 use stovepipe::{BuildError, Builder};
 
@@ -272,7 +272,7 @@ fn accumulated_mini_batches_count_every_sample_once() {
     let plain = || adam(Pipeline::builder(model()).loss(CrossEntropy));
     is_the_same_on_any_number_of_stages(plain, accumulate);
     is_the_same_on_any_number_of_stages(|| plain().clip_gradients(Clipping::Norm(0.1)), accumulate);
-    is_the_same_on_any_number_of_stages(|| plain().stage_updates(true), accumulate);
+    is_the_same_on_any_number_of_stages(|| plain().atomic_updates(true), accumulate);
 
     // The mean over all thirteen samples.
     let sgd = || {

@@ -10,7 +10,8 @@ use stovepipe::burn::optim::SgdConfig;
 use stovepipe::burn::tensor::activation::gelu;
 use stovepipe::burn::tensor::{Device, Tensor};
 use stovepipe::prelude::*;
-use stovepipe::schedule::Timeline;
+use stovepipe::recompute::{EveryLayers, Never, Selective, SqrtLayers};
+use stovepipe::schedule::{Interleaved1F1B, OneFOneB, Timeline};
 use stovepipe::{BuildError, Profiling};
 
 /// On the way down: keeps what comes in for the layer at the same level on the way up.
@@ -35,7 +36,7 @@ impl Layer for Down {
     type Input = Tensor<3>;
     type Output = Tensor<3>;
 
-    fn forward(&self, x: Tensor<3>, context: &mut Context<'_>) -> Tensor<3> {
+    fn forward(&self, x: Tensor<3>, context: &mut LayerContext<'_>) -> Tensor<3> {
         // A tuple, of which one part gets no gradient.
         let [batch, ..] = x.dims();
         let unused = Tensor::<1>::ones([batch], &x.device());
@@ -73,7 +74,7 @@ impl Layer for Up {
     type Input = Tensor<3>;
     type Output = Tensor<3>;
 
-    fn forward(&self, x: Tensor<3>, context: &mut Context<'_>) -> Tensor<3> {
+    fn forward(&self, x: Tensor<3>, context: &mut LayerContext<'_>) -> Tensor<3> {
         let (skip, _): (Tensor<3>, Tensor<1>) = context.pop(&self.level);
         self.linear.forward(x) + skip.swap_dims(1, 2)
     }
@@ -159,7 +160,7 @@ fn the_gradient_is_that_of_residuals_by_hand() {
         type Input = Tensor<3>;
         type Output = Tensor<3>;
 
-        fn forward(&self, x: Tensor<3>, _: &mut Context<'_>) -> Tensor<3> {
+        fn forward(&self, x: Tensor<3>, _: &mut LayerContext<'_>) -> Tensor<3> {
             x.clone() + self.linear.forward(gelu(x))
         }
     }
@@ -183,7 +184,7 @@ fn the_gradient_is_that_of_residuals_by_hand() {
         type Input = Tensor<3>;
         type Output = Tensor<3>;
 
-        fn forward(&self, x: Tensor<3>, context: &mut Context<'_>) -> Tensor<3> {
+        fn forward(&self, x: Tensor<3>, context: &mut LayerContext<'_>) -> Tensor<3> {
             context.stash(
                 "x",
                 (x.clone().swap_dims(1, 2), Tensor::<1>::ones([x.dims()[0]], &x.device())),
@@ -282,7 +283,7 @@ fn whole_numbers_go_around_an_embedding() {
         type Input = Tokens;
         type Output = Tensor<3>;
 
-        fn forward(&self, ids: Tokens, context: &mut Context<'_>) -> Tensor<3> {
+        fn forward(&self, ids: Tokens, context: &mut LayerContext<'_>) -> Tensor<3> {
             context.stash("ids", ids.clone());
             self.embedding.forward(ids)
         }
@@ -299,7 +300,7 @@ fn whole_numbers_go_around_an_embedding() {
         type Input = Tensor<3>;
         type Output = Tensor<3>;
 
-        fn forward(&self, x: Tensor<3>, context: &mut Context<'_>) -> Tensor<3> {
+        fn forward(&self, x: Tensor<3>, context: &mut LayerContext<'_>) -> Tensor<3> {
             let ids: Tokens = context.pop("ids");
             self.linear.forward(x + ids.float().unsqueeze_dim(2) * 0.1)
         }
@@ -359,7 +360,7 @@ fn forwards_do_what_their_layers_declare() {
         type Input = Tensor<3>;
         type Output = Tensor<3>;
 
-        fn forward(&self, x: Tensor<3>, _: &mut Context<'_>) -> Tensor<3> {
+        fn forward(&self, x: Tensor<3>, _: &mut LayerContext<'_>) -> Tensor<3> {
             x
         }
 

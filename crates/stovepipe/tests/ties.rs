@@ -30,7 +30,7 @@ impl Layer for Head {
     type Input = Tensor<3>;
     type Output = Tensor<3>;
 
-    fn forward(&self, x: Tensor<3>, _: &mut Context<'_>) -> Tensor<3> {
+    fn forward(&self, x: Tensor<3>, _: &mut LayerContext<'_>) -> Tensor<3> {
         x.matmul(self.weight.val().transpose().unsqueeze())
     }
 }
@@ -55,7 +55,7 @@ fn tied() -> Sequential<Tokens, Tensor<3>> {
 fn tied_parameters_are_the_same_bits_on_any_number_of_stages() {
     let plain = || adam(Pipeline::builder(tied()).loss(CrossEntropy));
     is_the_same_on_any_number_of_stages(plain, train);
-    is_the_same_on_any_number_of_stages(|| plain().stage_updates(true), train);
+    is_the_same_on_any_number_of_stages(|| plain().atomic_updates(true), train);
     is_the_same_on_any_number_of_stages(|| plain().clip_gradients(Clipping::Norm(0.05)), train);
     is_the_same_on_any_number_of_stages(plain, |mut pipeline| {
         let (a, b) = (batch(7, 0), batch(4, 1));
@@ -77,7 +77,7 @@ impl Layer for Whole {
     type Input = Tokens;
     type Output = Tensor<3>;
 
-    fn forward(&self, x: Tokens, _: &mut Context<'_>) -> Tensor<3> {
+    fn forward(&self, x: Tokens, _: &mut LayerContext<'_>) -> Tensor<3> {
         let x = self.b.forward(self.a.forward(self.embed.forward(x)));
         x.matmul(self.embed.weight.val().transpose().unsqueeze())
     }

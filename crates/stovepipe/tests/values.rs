@@ -35,7 +35,7 @@ impl Layer for Penalized {
     type Input = Tensor<3>;
     type Output = Tensor<3>;
 
-    fn forward(&self, x: Tensor<3>, context: &mut Context<'_>) -> Tensor<3> {
+    fn forward(&self, x: Tensor<3>, context: &mut LayerContext<'_>) -> Tensor<3> {
         let y = self.linear.forward(x);
         context.add_loss(y.clone().powi_scalar(2).sum() * 0.01);
         y

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use burn::tensor::Device;
-use stovepipe_runtime::Host;
+use stovepipe_runtime::RankThread;
 
 use crate::{Backend, BackendError, Packet};
 
@@ -35,17 +35,17 @@ use crate::{Backend, BackendError, Packet};
 #[derive(Default)]
 pub struct Mixed {
     name: String,
-    ranks: Vec<Place>,
+    ranks: Vec<MixedRank>,
 }
 
 /// A rank's backend, the number of its device there, and once they are known the device and how many there are.
-struct Place {
+struct MixedRank {
     backend: Arc<dyn Backend>,
     number: usize,
     found: OnceLock<(Device, usize)>,
 }
 
-impl Place {
+impl MixedRank {
     fn found(&self) -> Result<&(Device, usize), BackendError> {
         if let Some(found) = self.found.get() {
             return Ok(found);
@@ -95,7 +95,7 @@ impl Mixed {
     }
 
     fn place(&mut self, backend: Arc<dyn Backend>, number: usize) {
-        self.ranks.push(Place { backend, number, found: OnceLock::new() });
+        self.ranks.push(MixedRank { backend, number, found: OnceLock::new() });
     }
 
     /// The backend that a device belongs to.
@@ -128,14 +128,14 @@ impl Backend for Mixed {
         self.of(device).map_or_else(|_| format!("{device:?}"), |of| of.device_name(device))
     }
 
-    fn host(&self, rank: usize) -> Result<Box<dyn Host>, BackendError> {
+    fn rank_thread(&self, rank: usize) -> Result<Box<dyn RankThread>, BackendError> {
         let places = self.ranks.len();
         let place = self.ranks.get(rank % places.max(1));
         let place =
             place.ok_or_else(|| BackendError::failed("mixed", "no rank was given a backend"))?;
         // Ranks in excess have the same devices under other numbers.
         let lap = rank / places * places * place.found()?.1;
-        place.backend.host(place.number + lap)
+        place.backend.rank_thread(place.number + lap)
     }
 
     fn flush(&self, device: &Device) -> Result<(), BackendError> {
@@ -172,7 +172,7 @@ impl Backend for Mixed {
 mod tests {
     use std::sync::Mutex;
 
-    use stovepipe_runtime::ThreadHost;
+    use stovepipe_runtime::PlainThread;
 
     use super::*;
 
@@ -191,9 +191,9 @@ mod tests {
             Ok(vec![Device::flex(), Device::flex().autodiff()])
         }
 
-        fn host(&self, rank: usize) -> Result<Box<dyn Host>, BackendError> {
+        fn rank_thread(&self, rank: usize) -> Result<Box<dyn RankThread>, BackendError> {
             self.hosts.lock().expect("the lock").push(rank);
-            Ok(Box::new(ThreadHost))
+            Ok(Box::new(PlainThread))
         }
     }
 
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(is_second, [false, true, false, true, false]);
         // The sixth rank starts again from the first, on the same device.
         for rank in 0..6 {
-            mixed.host(rank).expect("a host");
+            mixed.rank_thread(rank).expect("a thread");
         }
         assert_eq!(*hosts.lock().expect("the lock"), [0, 1, 2, 1, 4, 10]);
     }

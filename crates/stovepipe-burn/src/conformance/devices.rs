@@ -36,9 +36,9 @@ pub(super) fn lists_devices(backend: &Arc<dyn Backend>) -> Verdict {
 pub(super) fn runs_workers(backend: &Arc<dyn Backend>) -> Verdict {
     let ranks = backend.devices().map_err(said("devices()"))?.len() + 2;
     for rank in 0..ranks {
-        let host = backend.host(rank).map_err(said("host()"))?;
+        let thread = backend.rank_thread(rank).map_err(said("rank_thread()"))?;
         let (sender, ran) = mpsc::channel();
-        host.run(Box::new(move || {
+        thread.run(Box::new(move || {
             // What runs beside its caller, not before it returns, would come too late.
             std::thread::sleep(Duration::from_millis(5));
             sender.send(()).ok();

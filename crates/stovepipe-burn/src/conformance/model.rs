@@ -13,7 +13,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use stovepipe_checkpoint::CheckpointPolicy;
 use stovepipe_schedule::OneFOneB;
 
-use crate::{Backend, Context, CrossEntropy, Layer, LayerCosts, Pipeline, Sequential};
+use crate::{Backend, CrossEntropy, Layer, LayerContext, LayerCosts, Pipeline, Sequential};
 
 const DIM: usize = 8;
 const SEQ: usize = 6;
@@ -34,7 +34,7 @@ impl Layer for Embed {
     type Input = Ids;
     type Output = (Tensor<3>, Ids);
 
-    fn forward(&self, ids: Ids, _: &mut Context<'_>) -> Self::Output {
+    fn forward(&self, ids: Ids, _: &mut LayerContext<'_>) -> Self::Output {
         (self.embedding.forward(ids.clone()), ids)
     }
 }
@@ -63,7 +63,7 @@ impl Layer for Attention {
     type Input = (Tensor<3>, Ids);
     type Output = (Tensor<3>, Ids);
 
-    fn forward(&self, (x, ids): Self::Input, context: &mut Context<'_>) -> Self::Output {
+    fn forward(&self, (x, ids): Self::Input, context: &mut LayerContext<'_>) -> Self::Output {
         let query = self.query.forward(self.norm.forward(x.clone()));
         let key = self.key.forward(x.clone());
         let value = self.value.forward(x.clone());

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use burn::tensor::{Bool, Device, Tensor};
-use stovepipe_runtime::{Host, ThreadHost};
+use stovepipe_runtime::{PlainThread, RankThread};
 
 use super::{Outcome, missing_device, run_all, run_all_within};
 use crate::part::Part;
@@ -71,14 +71,14 @@ impl Backend for Broken {
         if self.fault == Fault::HasDevicesWithoutNames { String::new() } else { "Flex".to_owned() }
     }
 
-    fn host(&self, rank: usize) -> Result<Box<dyn Host>, BackendError> {
+    fn rank_thread(&self, rank: usize) -> Result<Box<dyn RankThread>, BackendError> {
         Ok(match self.fault {
             Fault::HostsOneRank if rank > 0 => {
                 return Err(BackendError::failed("broken", "one rank is enough"));
             }
             Fault::DropsWorkers => Box::new(Dropped),
             Fault::RunsWorkersLater => Box::new(Later),
-            _ => Box::new(ThreadHost),
+            _ => Box::new(PlainThread),
         })
     }
 
@@ -140,13 +140,13 @@ fn mapped<P: Part + Clone>(value: Packet, map: fn(P) -> P) -> Packet {
 
 struct Dropped;
 
-impl Host for Dropped {
+impl RankThread for Dropped {
     fn run(self: Box<Self>, _: Box<dyn FnOnce() + Send>) {}
 }
 
 struct Later;
 
-impl Host for Later {
+impl RankThread for Later {
     fn run(self: Box<Self>, worker: Box<dyn FnOnce() + Send>) {
         std::thread::spawn(worker);
     }

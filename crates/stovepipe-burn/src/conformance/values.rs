@@ -9,7 +9,7 @@ use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use super::model::said;
 use super::{Outcome, Verdict};
 use crate::boundary::{from_parts, into_packet};
-use crate::{Backend, Context, Layer, Pipeline, Sequential};
+use crate::{Backend, Layer, LayerContext, Pipeline, Sequential};
 
 type Value = (Tensor<2>, Tensor<1, Int>, Option<Tensor<2, Bool>>);
 
@@ -71,12 +71,12 @@ impl Layer for Noise {
     type Input = Tensor<3>;
     type Output = Tensor<3>;
 
-    fn forward(&self, x: Tensor<3>, context: &mut Context<'_>) -> Tensor<3> {
+    fn forward(&self, x: Tensor<3>, context: &mut LayerContext<'_>) -> Tensor<3> {
         context.uniform(&x)
     }
 }
 
-/// [`Context::uniform`] draws the same bits as on Flex.
+/// [`LayerContext::uniform`] draws the same bits as on Flex.
 pub(super) fn draws_the_same_numbers(backend: &Arc<dyn Backend>) -> Verdict {
     let draw = |backend: Arc<dyn Backend>| -> Result<Vec<u32>, String> {
         let model = Sequential::<Tensor<3>>::new()

@@ -10,7 +10,7 @@ use crate::cell::Forward;
 use crate::gradients::Averaging;
 use crate::part::copied;
 use crate::profiling::Count;
-use crate::{MemoryCounter, Phase, StageError};
+use crate::{MemoryCounter, Pass, StageError};
 
 impl Subject {
     /// What the threads that it runs on keep for themselves.
@@ -34,7 +34,7 @@ impl Subject {
         counter: &Arc<dyn MemoryCounter>,
     ) -> Result<Vec<MemoryUse>, StageError> {
         let (backend, device) = (Arc::clone(&self.backend), self.device.clone());
-        let mut outputs = self.forwards(index, Phase::Train)?.outputs.into_iter();
+        let mut outputs = self.forwards(index, Pass::Train)?.outputs.into_iter();
         let mut skipped = self.skipped[index].clone();
         let mut inputs = copied(&self.inputs[index]);
         let mut found = Vec::with_capacity(self.cells.len());
@@ -43,13 +43,13 @@ impl Subject {
             let taken = copied(&inputs);
             let mut popped = skipped.clone();
             let count = Count::begin(&backend, &device, counter)?;
-            self.run_layer(layer, index, taken, (Phase::Train, Forward::Untaped), &mut popped)?;
+            self.run_layer(layer, index, taken, (Pass::Train, Forward::Untaped), &mut popped)?;
             let untaped_bytes = count.most()?;
 
             let taken = copied(&inputs);
             let count = Count::begin(&backend, &device, counter)?;
             let Ran { outputs: returned, tape, loss } =
-                self.forward(layer, index, taken, Phase::Train, &mut skipped)?;
+                self.forward(layer, index, taken, Pass::Train, &mut skipped)?;
             let (grown, forward_bytes) = (count.more()?, count.most()?);
             // The output is the next layer's input, and not this one's to count.
             let own = grown.saturating_sub(bytes(&returned));
@@ -88,8 +88,8 @@ impl Subject {
             let count = Count::begin(&self.backend, &self.device, counter)?;
             cell.complete(None);
             let mut staged = 0;
-            if self.stage_updates {
-                cell.stage_update(rate, Averaging::mean(1.0))?;
+            if self.atomic_updates {
+                cell.prepare_update(rate, Averaging::mean(1.0))?;
                 staged = count.more()?;
             }
             cell.commit(rate, Averaging::mean(1.0))?;

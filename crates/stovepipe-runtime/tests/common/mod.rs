@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use stovepipe_runtime::{Begin, Phase, RankSetup, StageCompute, ThreadHost, Workers};
+use stovepipe_runtime::{Begin, PlainThread, RankSetup, StageCompute, StepPhase, Workers};
 use stovepipe_schedule::{Edges, MicroBatch, Plan, Program, Retention, Stage, StageRetention};
 
 /// How a stage fails.
@@ -20,7 +20,7 @@ pub(crate) enum How {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Fault {
     pub(crate) stage: usize,
-    pub(crate) phase: Phase,
+    pub(crate) phase: StepPhase,
     pub(crate) micro_batch: Option<usize>,
     pub(crate) how: How,
 }
@@ -92,7 +92,7 @@ impl<const SPLITS: bool> Toy<SPLITS> {
         }
     }
 
-    fn may_fail(&self, phase: Phase, micro_batch: Option<MicroBatch>) -> Result<(), OnFire> {
+    fn may_fail(&self, phase: StepPhase, micro_batch: Option<MicroBatch>) -> Result<(), OnFire> {
         let fault = self.batch.as_ref().and_then(|batch| batch.fault);
         let here = fault.filter(|fault| {
             fault.stage == self.stage
@@ -118,7 +118,7 @@ impl<const SPLITS: bool> StageCompute for Toy<SPLITS> {
     fn begin(&mut self, begin: Begin<'_, Batch>) -> Result<(), OnFire> {
         self.batch = Some(Arc::clone(begin.input));
         assert_eq!(begin.stage.index(), self.stage);
-        self.may_fail(Phase::Begin, None)
+        self.may_fail(StepPhase::Begin, None)
     }
 
     fn forward(
@@ -127,7 +127,7 @@ impl<const SPLITS: bool> StageCompute for Toy<SPLITS> {
         inputs: Vec<f64>,
         retention: &StageRetention,
     ) -> Result<Vec<f64>, OnFire> {
-        self.may_fail(Phase::Forward, Some(m))?;
+        self.may_fail(StepPhase::Forward, Some(m))?;
         let batch = self.batch.as_ref().map(|batch| batch.samples[m.index()]);
         let x = if self.stage == 0 { batch.unwrap_or(f64::NAN) } else { inputs.iter().sum() };
         let store = if retention.recomputes() { &mut self.dropped } else { &mut self.kept };
@@ -143,7 +143,7 @@ impl<const SPLITS: bool> StageCompute for Toy<SPLITS> {
     }
 
     fn recompute(&mut self, m: MicroBatch, _: &StageRetention) -> Result<(), OnFire> {
-        self.may_fail(Phase::Recompute, Some(m))?;
+        self.may_fail(StepPhase::Recompute, Some(m))?;
         let x = self.dropped.remove(&m).expect("forward came first");
         self.kept.insert(m, x);
         self.recomputed += 1;
@@ -156,7 +156,7 @@ impl<const SPLITS: bool> StageCompute for Toy<SPLITS> {
         gradients: Vec<f64>,
         _: &StageRetention,
     ) -> Result<Vec<f64>, OnFire> {
-        self.may_fail(Phase::Backward, Some(m))?;
+        self.may_fail(StepPhase::Backward, Some(m))?;
         let (of_weights, of_inputs) = self.differentiate(m, gradients);
         self.accumulate(&of_weights);
         Ok(of_inputs)
@@ -168,31 +168,31 @@ impl<const SPLITS: bool> StageCompute for Toy<SPLITS> {
         gradients: Vec<f64>,
         _: &StageRetention,
     ) -> Result<Vec<f64>, OnFire> {
-        self.may_fail(Phase::BackwardInput, Some(m))?;
+        self.may_fail(StepPhase::BackwardInput, Some(m))?;
         let (of_weights, of_inputs) = self.differentiate(m, gradients);
         self.pending.insert(m, of_weights);
         Ok(of_inputs)
     }
 
     fn backward_weight(&mut self, m: MicroBatch) -> Result<(), OnFire> {
-        self.may_fail(Phase::BackwardWeight, Some(m))?;
+        self.may_fail(StepPhase::BackwardWeight, Some(m))?;
         let of_weights = self.pending.remove(&m).expect("its input came first");
         self.accumulate(&of_weights);
         Ok(())
     }
 
     fn finish(&mut self) -> Result<Vec<u8>, OnFire> {
-        self.may_fail(Phase::Finish, None)?;
+        self.may_fail(StepPhase::Finish, None)?;
         self.losses.sort_by_key(|(m, _)| *m);
         Ok(self.losses.iter().flat_map(|(_, loss)| loss.to_le_bytes()).collect())
     }
 
     fn prepare(&mut self, _: &[Vec<u8>]) -> Result<(), OnFire> {
-        self.may_fail(Phase::Prepare, None)
+        self.may_fail(StepPhase::Prepare, None)
     }
 
     fn commit(&mut self) -> Result<(), OnFire> {
-        self.may_fail(Phase::Update, None)?;
+        self.may_fail(StepPhase::Update, None)?;
         for (w, gradient) in self.weights.iter_mut().zip(&mut self.gradients) {
             *w -= std::mem::take(gradient);
         }
@@ -234,7 +234,7 @@ pub(crate) fn pipeline_of<const SPLITS: bool>(
             .iter()
             .map(|&s| (s, Toy::new(s.index(), edges, weights[s.index()].clone())))
             .collect(),
-        host: Box::new(ThreadHost),
+        thread: Box::new(PlainThread),
     });
     Workers::start(ranks.collect()).expect("threads")
 }

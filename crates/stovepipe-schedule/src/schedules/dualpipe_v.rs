@@ -13,8 +13,8 @@ use crate::{Plan, PlanError, Schedule, Shape};
 /// rank 1 |  .  1F0 2F0 1F1 2F1 1F2 2B0 2F2 1B0 1F3 2B1 2F3 1B1 2B2 1B2 2I3 1I3 2W3 1W3
 /// ```
 ///
-/// The rank runs the two halves of a pair one after the other. With F = I = W for each chunk it idles
-/// P−1 of these times, and keeps 2P+1 chunks' activations. Two stages per rank and M ≥ 2P. Only the few
+/// The rank runs the two halves of a pair one after the other. With F = I = W for each stage it idles
+/// P−1 of these times, and keeps 2P+1 stages' activations. Two stages per rank and M ≥ 2P. Only the few
 /// backwards that others wait for are split; it needs stages that can do that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DualPipeV;
@@ -24,12 +24,12 @@ impl Schedule for DualPipeV {
         "dualpipe-v"
     }
 
-    fn default_chunks(&self) -> usize {
+    fn default_stages_per_rank(&self) -> usize {
         2
     }
 
     fn plan(&self, shape: Shape) -> Result<Plan, PlanError> {
-        shape.check_chunks(self.name(), 2)?;
+        shape.check_stages_per_rank(self.name(), 2)?;
         shape.check_actions(3)?;
         let Shape { ranks, micro_batches, .. } = shape;
         if micro_batches < 2 * ranks {
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn grid() {
-        let plan = DualPipeV.plan(Shape::new(2, 4).with_chunks(2)).expect("a plan");
+        let plan = DualPipeV.plan(Shape::new(2, 4).with_stages_per_rank(2)).expect("a plan");
         let grid = "\
 rank 0 | 0F0 0F1 0F2 3F0 3I0 3W0 3F1 0F3 3B1 3F2 0B0 3B2 3F3 0B1 3B3 0I2 0W2 0I3 0W3
 rank 1 |  .  1F0 2F0 1F1 2F1 1F2 2B0 2F2 1B0 1F3 2B1 2F3 1B1 2B2 1B2 2I3 1I3 2W3 1W3
@@ -99,9 +99,9 @@ rank 1 |  .  1F0 2F0 1F1 2F1 1F2 2B0 2F2 1B0 1F3 2B1 2F3 1B1 2B2 1B2 2I3 1I3 2W3
 
     #[test]
     fn refuses_what_it_cannot_do() {
-        let error = DualPipeV.plan(Shape::new(3, 8)).expect_err("one chunk");
+        let error = DualPipeV.plan(Shape::new(3, 8)).expect_err("one stage per rank");
         assert!(error.to_string().contains("2 stages per rank"), "{error}");
-        let error = DualPipeV.plan(Shape::new(3, 5).with_chunks(2)).expect_err("too few");
+        let error = DualPipeV.plan(Shape::new(3, 5).with_stages_per_rank(2)).expect_err("too few");
         assert!(
             error.to_string().contains("at least two micro-batches per rank, here 6"),
             "{error}"

@@ -10,7 +10,7 @@ use crate::{Compute, MicroBatch, Plan, PlanError, Schedule, Shape, Stage};
 /// ```
 ///
 /// Nothing is kept. Each rank idles (P−1)F, the time in which a pipeline fills and drains. With several
-/// chunks, stage `s` lives on rank `s % P`, as in the interleaved schedules, and each chunk takes up to
+/// stages on a rank, stage `s` lives on rank `s % P`, as in the interleaved schedules, and each chunk takes up to
 /// P micro-batches in turn: with F for a whole rank and P dividing M, each rank idles (P−1)F/V. Any P, V
 /// and M.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -51,13 +51,13 @@ impl Schedule for ForwardOnly {
 
     fn plan(&self, shape: Shape) -> Result<Plan, PlanError> {
         shape.check()?;
-        let Shape { ranks, chunks, micro_batches } = shape;
+        let Shape { ranks, stages_per_rank, micro_batches } = shape;
         let rounds = micro_batches.div_ceil(ranks);
         Plan::new((0..ranks).map(|rank| {
-            let mut row = Vec::with_capacity(chunks * micro_batches);
+            let mut row = Vec::with_capacity(stages_per_rank * micro_batches);
             for round in 0..rounds {
-                for chunk in 0..chunks {
-                    let stage = Stage::new(chunk * ranks + rank);
+                for local in 0..stages_per_rank {
+                    let stage = Stage::new(local * ranks + rank);
                     let end = ((round + 1) * ranks).min(micro_batches);
                     row.extend(
                         (round * ranks..end).map(|m| Compute::forward(stage, MicroBatch::new(m))),
@@ -82,7 +82,7 @@ rank 0 | 0F0 0F1 0F2  .
 rank 1 |  .  1F0 1F1 1F2
 ";
         assert_eq!(plan.to_string(), grid);
-        let plan = ForwardOnly.plan(Shape::new(2, 3).with_chunks(2)).expect("a plan");
+        let plan = ForwardOnly.plan(Shape::new(2, 3).with_stages_per_rank(2)).expect("a plan");
         let grid = "\
 rank 0 | 0F0 0F1 2F0 2F1 0F2  .  2F2  .
 rank 1 |  .  1F0 1F1 3F0 3F1 1F2  .  3F2
@@ -92,13 +92,19 @@ rank 1 |  .  1F0 1F1 3F0 3F1 1F2  .  3F2
 
     #[test]
     fn takes_the_placement_of_a_training_plan() {
-        for (schedule, chunks) in [(&GPipe::default() as &dyn Schedule, 1), (&Interleaved1F1B, 2)] {
-            let training = schedule.plan(Shape::new(3, 6).with_chunks(chunks)).expect("a plan");
+        for (schedule, stages_per_rank) in
+            [(&GPipe::default() as &dyn Schedule, 1), (&Interleaved1F1B, 2)]
+        {
+            let training = schedule
+                .plan(Shape::new(3, 6).with_stages_per_rank(stages_per_rank))
+                .expect("a plan");
             let plan = ForwardOnly::on_placement_of(&training, 4).expect("a plan");
             assert_eq!(plan.placement(), training.placement());
             assert_eq!(
                 plan,
-                ForwardOnly.plan(Shape::new(3, 4).with_chunks(chunks)).expect("a plan")
+                ForwardOnly
+                    .plan(Shape::new(3, 4).with_stages_per_rank(stages_per_rank))
+                    .expect("a plan")
             );
         }
         let training = GPipe::default().plan(Shape::new(2, 2)).expect("a plan");

@@ -47,7 +47,7 @@ impl Schedule for GPipe {
     }
 
     fn plan(&self, shape: Shape) -> Result<Plan, PlanError> {
-        shape.check_chunks(self.name(), 1)?;
+        shape.check_stages_per_rank(self.name(), 1)?;
         Plan::new(Stage::first(shape.ranks).map(|stage| {
             let all = || MicroBatch::first(shape.micro_batches);
             let fill = all().map(|m| Compute::forward(stage, m));
@@ -88,7 +88,9 @@ rank 1 |  .  1F0 1F1 1F2 1B0 1B1 1B2  .
 
     #[test]
     fn refuses_shapes_it_cannot_do() {
-        let error = GPipe::default().plan(Shape::new(2, 3).with_chunks(2)).expect_err("two chunks");
+        let error = GPipe::default()
+            .plan(Shape::new(2, 3).with_stages_per_rank(2))
+            .expect_err("two stages_per_rank");
         assert!(error.to_string().contains("one stage per rank"), "{error}");
         assert!(GPipe::default().plan(Shape::new(0, 3)).is_err());
         assert!(GPipe::default().plan(Shape::new(3, 0)).is_err());

@@ -4,19 +4,19 @@ use std::ops::Range;
 
 use crate::{Compute, MicroBatch, Plan, PlanError, Schedule, Shape, Stage};
 
-/// 1F1B with V stages ("chunks") on each rank: stage s lives on rank s modulo P.
+/// 1F1B with V stages on each rank: stage s lives on rank s modulo P.
 ///
 /// ```text
 /// rank 0 | 0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1  .  2B2  .  2B3 0B2 0B3
 /// rank 1 |  .  1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3  .
 /// ```
 ///
-/// Micro-batches come in rounds of about P, each of which passes one chunk after the other: M/P rounds
+/// Micro-batches come in rounds of about P, each of which passes one stage after the other: M/P rounds
 /// (at least one) whose sizes differ by at most one. So M needn't be a multiple of P.
 ///
 /// With uniform costs, F and B for a whole rank, and P dividing M, each rank idles (P−1)(F+B)/V: the
 /// bubble is V times smaller than in 1F1B, for V times the messages. With V ≥ 2, rank 0 keeps VP+P−1
-/// chunks' activations, each rank after it two fewer (never more than VM). Any P, V and M; with V = 1 it
+/// stages' activations, each rank after it two fewer (never more than VM). Any P, V and M; with V = 1 it
 /// is 1F1B, whose rank r keeps P−r.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Interleaved1F1B;
@@ -26,30 +26,33 @@ impl Schedule for Interleaved1F1B {
         "interleaved-1f1b"
     }
 
-    fn default_chunks(&self) -> usize {
+    fn default_stages_per_rank(&self) -> usize {
         2
     }
 
     fn plan(&self, shape: Shape) -> Result<Plan, PlanError> {
         shape.check()?;
-        let Shape { ranks, chunks, micro_batches } = shape;
+        let Shape { ranks, stages_per_rank, micro_batches } = shape;
         let rounds = rounds(ranks, micro_batches);
-        let work = chunks * micro_batches;
+        let work = stages_per_rank * micro_batches;
         Plan::new((0..ranks).map(|rank| {
-            let stage = |chunk| Stage::new(chunk * ranks + rank);
+            let stage = |local| Stage::new(local * ranks + rank);
             let forwards: Vec<Compute> = in_rounds(&rounds, |round| {
-                (0..chunks).flat_map(move |c| round.clone().map(move |m| (c, m)))
+                (0..stages_per_rank).flat_map(move |c| round.clone().map(move |m| (c, m)))
             })
             .map(|(c, m)| Compute::forward(stage(c), m))
             .collect();
             let backwards = in_rounds(&rounds, |round| {
-                (0..chunks).rev().flat_map(move |c| round.clone().map(move |m| (c, m)))
+                (0..stages_per_rank).rev().flat_map(move |c| round.clone().map(move |m| (c, m)))
             })
             .map(|(c, m)| Compute::backward(stage(c), m));
             // Two for each later rank: a micro-batch passes them once up and once down.
             let after = ranks - 1 - rank;
-            let ahead =
-                if chunks == 1 { after } else { (chunks - 1) * rounds[0].len() + 2 * after };
+            let ahead = if stages_per_rank == 1 {
+                after
+            } else {
+                (stages_per_rank - 1) * rounds[0].len() + 2 * after
+            };
             let ahead = ahead.min(work);
             let mut row = Vec::with_capacity(2 * work);
             row.extend(&forwards[..ahead]);
@@ -71,12 +74,12 @@ fn rounds(ranks: usize, micro_batches: usize) -> Vec<Range<usize>> {
     (0..rounds).map(|round| start(round)..start(round + 1)).collect()
 }
 
-/// The pairs of chunk and micro-batch that `each` makes of every round, round after round.
+/// The pairs of the rank's stage and micro-batch that `each` makes of every round, round after round.
 fn in_rounds<I: Iterator<Item = (usize, usize)>>(
     rounds: &[Range<usize>],
     each: impl Fn(Range<usize>) -> I,
 ) -> impl Iterator<Item = (usize, MicroBatch)> {
-    rounds.iter().cloned().flat_map(each).map(|(chunk, m)| (chunk, MicroBatch::new(m)))
+    rounds.iter().cloned().flat_map(each).map(|(local, m)| (local, MicroBatch::new(m)))
 }
 
 #[cfg(test)]
@@ -85,7 +88,7 @@ mod tests {
 
     #[test]
     fn grid() {
-        let plan = Interleaved1F1B.plan(Shape::new(2, 4).with_chunks(2)).expect("a plan");
+        let plan = Interleaved1F1B.plan(Shape::new(2, 4).with_stages_per_rank(2)).expect("a plan");
         let grid = "\
 rank 0 | 0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1  .  2B2  .  2B3 0B2 0B3
 rank 1 |  .  1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3  .
@@ -95,7 +98,7 @@ rank 1 |  .  1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3  .
 
     #[test]
     fn one_round_of_three_micro_batches() {
-        let plan = Interleaved1F1B.plan(Shape::new(2, 3).with_chunks(2)).expect("a plan");
+        let plan = Interleaved1F1B.plan(Shape::new(2, 3).with_stages_per_rank(2)).expect("a plan");
         let grid = "\
 rank 0 | 0F0 0F1 0F2 2F0 2F1 2F2 2B0  .  2B1  .  2B2 0B0 0B1 0B2
 rank 1 |  .  1F0 1F1 1F2 3F0 3B0 3F1 3B1 3F2 3B2 1B0 1B1 1B2  .

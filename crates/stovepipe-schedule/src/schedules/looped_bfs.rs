@@ -11,7 +11,7 @@ use crate::{Compute, Drain, MicroBatch, Plan, PlanError, Schedule, Shape, Stage}
 /// ```
 ///
 /// With uniform costs, F and B for a whole rank, and M ≥ P, each rank idles (P−1)(F+B)/V (Breadth-First
-/// Pipeline Parallelism, section 4). Every rank keeps all MV chunks' activations. Messages of a stage
+/// Pipeline Parallelism, section 4). Every rank keeps all MV stages' activations. Messages of a stage
 /// follow each other, and so do its gradients, which suits sharded data parallelism. Any P, V and M;
 /// with V = 1 it is GPipe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -36,16 +36,17 @@ impl Schedule for LoopedBfs {
         }
     }
 
-    fn default_chunks(&self) -> usize {
+    fn default_stages_per_rank(&self) -> usize {
         2
     }
 
     fn plan(&self, shape: Shape) -> Result<Plan, PlanError> {
         shape.check()?;
         Plan::new((0..shape.ranks).map(|rank| {
-            let stages = (0..shape.chunks).map(|chunk| Stage::new(chunk * shape.ranks + rank));
+            let stages =
+                (0..shape.stages_per_rank).map(|local| Stage::new(local * shape.ranks + rank));
             let all = || MicroBatch::first(shape.micro_batches);
-            let mut row = Vec::with_capacity(2 * shape.chunks * shape.micro_batches);
+            let mut row = Vec::with_capacity(2 * shape.stages_per_rank * shape.micro_batches);
             for stage in stages.clone() {
                 row.extend(all().map(|m| Compute::forward(stage, m)));
             }
@@ -67,7 +68,8 @@ mod tests {
 
     #[test]
     fn grid() {
-        let plan = LoopedBfs::default().plan(Shape::new(2, 3).with_chunks(2)).expect("a plan");
+        let plan =
+            LoopedBfs::default().plan(Shape::new(2, 3).with_stages_per_rank(2)).expect("a plan");
         let grid = "\
 rank 0 | 0F0 0F1 0F2 2F0 2F1 2F2  .   .  2B2 2B1 2B0 0B2 0B1 0B0
 rank 1 |  .  1F0 1F1 1F2 3F0 3F1 3F2 3B2 3B1 3B0 1B2 1B1 1B0  .

@@ -21,7 +21,7 @@ impl Schedule for OneFOneB {
     }
 
     fn plan(&self, shape: Shape) -> Result<Plan, PlanError> {
-        shape.check_chunks(self.name(), 1)?;
+        shape.check_stages_per_rank(self.name(), 1)?;
         let Shape { ranks, micro_batches, .. } = shape;
         Plan::new(Stage::first(ranks).map(|stage| {
             // The last of these forwards is the first of the alternation.

@@ -23,7 +23,7 @@ impl Schedule for ZbH1 {
     }
 
     fn plan(&self, shape: Shape) -> Result<Plan, PlanError> {
-        shape.check_chunks(self.name(), 1)?;
+        shape.check_stages_per_rank(self.name(), 1)?;
         shape.check_actions(3)?;
         let Shape { ranks, micro_batches, .. } = shape;
         Plan::new(Stage::first(ranks).map(|stage| {
@@ -66,7 +66,8 @@ rank 2 |  .   .  2F0 2I0 2F1 2I1 2F2 2I2 2W0 2F3 2I3 2W1 2W2 2W3
 
     #[test]
     fn refuses_several_stages_per_rank() {
-        let error = ZbH1.plan(Shape::new(3, 4).with_chunks(2)).expect_err("two chunks");
+        let error =
+            ZbH1.plan(Shape::new(3, 4).with_stages_per_rank(2)).expect_err("two stages_per_rank");
         assert!(error.to_string().contains("one stage per rank"), "{error}");
     }
 }

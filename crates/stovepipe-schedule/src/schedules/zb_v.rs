@@ -17,7 +17,7 @@ use crate::{Plan, PlanError, Schedule, Shape};
 /// way, one micro-batch up; at the end the input gradients that others wait for, then the weight
 /// gradients. (Zero Bubble Pipeline Parallelism, section 6.)
 ///
-/// With F = I = W for each chunk and M ≥ 2P−1, each rank idles P−1 of these times and keeps 2P chunks'
+/// With F = I = W for each stage and M ≥ 2P−1, each rank idles P−1 of these times and keeps 2P chunks'
 /// activations, as much as 1F1B on its first rank. Two stages per rank, any P and M up to a few thousand ranks. It needs stages
 /// that can split their backward.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -28,12 +28,12 @@ impl Schedule for ZbV {
         "zb-v"
     }
 
-    fn default_chunks(&self) -> usize {
+    fn default_stages_per_rank(&self) -> usize {
         2
     }
 
     fn plan(&self, shape: Shape) -> Result<Plan, PlanError> {
-        shape.check_chunks(self.name(), 2)?;
+        shape.check_stages_per_rank(self.name(), 2)?;
         shape.check_actions(3)?;
         let Shape { ranks, micro_batches, .. } = shape;
         // A short mini-batch is a long one whose last micro-batches are left out.
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn grid() {
-        let plan = ZbV.plan(Shape::new(2, 3).with_chunks(2)).expect("a plan");
+        let plan = ZbV.plan(Shape::new(2, 3).with_stages_per_rank(2)).expect("a plan");
         let grid = "\
 rank 0 | 0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2  .
 rank 1 |  .  1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1I1 2I2 1I2 1W1 2W2 1W2
@@ -101,7 +101,7 @@ rank 1 |  .  1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1I1 2I2 1I2 1W1 2W2
 
     #[test]
     fn fewer_micro_batches_than_fill_the_v() {
-        let plan = ZbV.plan(Shape::new(2, 2).with_chunks(2)).expect("a plan");
+        let plan = ZbV.plan(Shape::new(2, 2).with_stages_per_rank(2)).expect("a plan");
         let grid = "\
 rank 0 | 0F0 0F1  .  3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0  .  0I1 0W1
 rank 1 |  .  1F0 2F0 1F1 2F1 2I0 2W0 1I0 1W0 2I1 2W1 1I1 1W1  .
@@ -111,7 +111,7 @@ rank 1 |  .  1F0 2F0 1F1 2F1 2I0 2W0 1I0 1W0 2I1 2W1 1I1 1W1  .
 
     #[test]
     fn refuses_other_numbers_of_stages_per_rank() {
-        let error = ZbV.plan(Shape::new(3, 4)).expect_err("one chunk");
+        let error = ZbV.plan(Shape::new(3, 4)).expect_err("one stage per rank");
         assert!(error.to_string().contains("2 stages per rank"), "{error}");
     }
 }

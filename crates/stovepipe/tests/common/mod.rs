@@ -12,9 +12,12 @@ use stovepipe::burn::nn::{
 use stovepipe::burn::optim::AdamConfig;
 use stovepipe::burn::tensor::activation::{gelu, softmax};
 use stovepipe::burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
-use stovepipe::checkpoint::{LayerActivations, Layout, PolicyError};
 use stovepipe::prelude::*;
-use stovepipe::schedule::{Retention, Stage};
+use stovepipe::recompute::{
+    Always, Budget, EveryLayers, ExceptLast, LayerActivations, Layout, Never, PolicyError,
+    Selective, SqrtLayers,
+};
+use stovepipe::schedule::{Drain, GPipe, OneFOneB, Retention, Stage};
 use stovepipe::{Boundary, Builder};
 
 pub(crate) const DIM: usize = 8;
@@ -31,7 +34,7 @@ impl Layer for Embed {
     type Input = Tensor<2, Int>;
     type Output = Tensor<3>;
 
-    fn forward(&self, ids: Tensor<2, Int>, _: &mut Context<'_>) -> Tensor<3> {
+    fn forward(&self, ids: Tensor<2, Int>, _: &mut LayerContext<'_>) -> Tensor<3> {
         self.embedding.forward(ids)
     }
 }
@@ -61,7 +64,7 @@ impl Layer for Attention {
     type Input = Tensor<3>;
     type Output = Tensor<3>;
 
-    fn forward(&self, x: Tensor<3>, _: &mut Context<'_>) -> Tensor<3> {
+    fn forward(&self, x: Tensor<3>, _: &mut LayerContext<'_>) -> Tensor<3> {
         let query = self.query.forward(self.norm.forward(x.clone()));
         let key = self.key.forward(x.clone());
         let value = self.value.forward(x.clone());
@@ -82,7 +85,7 @@ impl Layer for Fork {
     type Input = Tensor<3>;
     type Output = (Tensor<3>, (Tensor<3>, Tensor<2, Int>));
 
-    fn forward(&self, x: Tensor<3>, _: &mut Context<'_>) -> Self::Output {
+    fn forward(&self, x: Tensor<3>, _: &mut LayerContext<'_>) -> Self::Output {
         let [batch, seq, _] = x.dims();
         let ones = Tensor::<2, Int>::ones([batch, seq], &x.device());
         (self.left.forward(x.clone()), (self.right.forward(x), ones))
@@ -99,7 +102,7 @@ impl Layer for Join {
     type Input = (Tensor<3>, (Tensor<3>, Tensor<2, Int>));
     type Output = Tensor<3>;
 
-    fn forward(&self, (left, _): Self::Input, _: &mut Context<'_>) -> Tensor<3> {
+    fn forward(&self, (left, _): Self::Input, _: &mut LayerContext<'_>) -> Tensor<3> {
         self.out.forward(left)
     }
 }
@@ -128,7 +131,7 @@ pub(crate) type Toy = Pipeline<Tensor<2, Int>, Tensor<3>, Tensor<2, Int>>;
 /// How a pipeline is set up.
 pub(crate) struct Setup {
     pub(crate) stages: usize,
-    pub(crate) chunks: usize,
+    pub(crate) stages_per_rank: usize,
     pub(crate) micro_batches: usize,
     pub(crate) schedule: Box<dyn Schedule>,
     pub(crate) policy: Box<dyn CheckpointPolicy>,
@@ -139,7 +142,7 @@ impl Default for Setup {
     fn default() -> Self {
         Self {
             stages: 1,
-            chunks: 1,
+            stages_per_rank: 1,
             micro_batches: 1,
             schedule: Box::new(GPipe::default()),
             policy: Box::new(Never),
@@ -152,7 +155,7 @@ pub(crate) fn build(setup: Setup) -> Toy {
     Pipeline::builder(model())
         .backend(Flex::new().threads(setup.threads))
         .stages(setup.stages)
-        .chunks(setup.chunks)
+        .stages_per_rank(setup.stages_per_rank)
         .micro_batches(setup.micro_batches)
         .schedule(setup.schedule)
         .checkpoint(setup.policy)

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stovepipe::Mpi;
 use stovepipe::burn::tensor::TensorData;
-use stovepipe::checkpoint::{
+use stovepipe::recompute::{
     Always, Budget, CheckpointPolicy, EveryLayers, ExceptLast, LayerActivations, Never, Selective,
     SqrtLayers,
 };
@@ -56,7 +56,7 @@ pub(crate) fn run(_: &[String]) -> Result<(), String> {
     for schedule in SCHEDULES {
         for policy in POLICIES {
             let what = format!("{} {}, rank {rank}", schedule().name(), policy().name());
-            let stages = ranks * schedule().default_chunks();
+            let stages = ranks * schedule().default_stages_per_rank();
             let configured = || {
                 let builder = builder(model(|x, _| x)).stages(stages);
                 builder.schedule(schedule()).checkpoint(policy())

@@ -9,10 +9,10 @@ use async_trait::async_trait;
 use libtest_mimic::Trial;
 use stovepipe::Mpi;
 use stovepipe::burn::tensor::Tensor;
-use stovepipe::checkpoint::Always;
+use stovepipe::recompute::Always;
 use stovepipe::schedule::OneFOneB;
 use stovepipe::transport::{Direction, Tag, Transport, TransportError};
-use stovepipe::{Context, Packet, Phase};
+use stovepipe::{LayerContext, Packet, Pass};
 
 use crate::launch::launch;
 use crate::model::{batch, builder, model};
@@ -64,11 +64,11 @@ pub(crate) fn run(job: &[String]) -> Result<(), String> {
     let mpi = Mpi::world().map_err(|error| error.to_string())?;
     let is_victim = mpi.rank() == VICTIM;
     let (panics, fails) = (name == "panics-in-forward", name == "fails-in-backward");
-    let fault = move |x: Tensor<3>, context: &mut Context<'_>| {
+    let fault = move |x: Tensor<3>, context: &mut LayerContext<'_>| {
         let here = context.step() == STEP && context.micro_batch() == MICRO_BATCH as usize;
         assert!(!(here && panics), "on purpose");
         // Another shape than at first shows in the backward.
-        let wrong = here && fails && context.phase() == Phase::Recompute;
+        let wrong = here && fails && context.pass() == Pass::Recompute;
         if wrong { x.narrow(1, 0, 1) } else { x }
     };
     let mut model = model(fault);

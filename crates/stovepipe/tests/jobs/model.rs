@@ -9,8 +9,8 @@ use stovepipe::burn::optim::AdamConfig;
 use stovepipe::burn::tensor::activation::gelu;
 use stovepipe::burn::tensor::{Device, Int, Tensor, TensorData};
 use stovepipe::{
-    Accuracy, BatchNorm, Builder, Clipping, Context, CrossEntropy, Layer, LayerCosts, Pipeline,
-    Sequential,
+    Accuracy, BatchNorm, Builder, Clipping, CrossEntropy, Layer, LayerContext, LayerCosts,
+    Pipeline, Sequential,
 };
 
 pub(crate) const DIM: usize = 8;
@@ -32,7 +32,7 @@ impl Layer for Down {
     type Input = Tensor<3>;
     type Output = Tensor<3>;
 
-    fn forward(&self, x: Tensor<3>, context: &mut Context<'_>) -> Tensor<3> {
+    fn forward(&self, x: Tensor<3>, context: &mut LayerContext<'_>) -> Tensor<3> {
         let [batch, ..] = x.dims();
         let unused = Tensor::<1>::ones([batch], &x.device());
         context.stash(&self.level, (x.clone(), unused));
@@ -56,7 +56,7 @@ impl Layer for Up {
     type Input = Tensor<3>;
     type Output = Tensor<3>;
 
-    fn forward(&self, x: Tensor<3>, context: &mut Context<'_>) -> Tensor<3> {
+    fn forward(&self, x: Tensor<3>, context: &mut LayerContext<'_>) -> Tensor<3> {
         let (kept, _): (Tensor<3>, Tensor<1>) = context.pop(&self.level);
         self.linear.forward(x) + kept
     }
@@ -76,14 +76,14 @@ impl Layer for Normalize {
     type Input = Tensor<3>;
     type Output = Tensor<3>;
 
-    fn forward(&self, x: Tensor<3>, context: &mut Context<'_>) -> Tensor<3> {
+    fn forward(&self, x: Tensor<3>, context: &mut LayerContext<'_>) -> Tensor<3> {
         self.norm.forward(x, context)
     }
 }
 
 /// Eleven layers; `fault` is one of them, and the last of the second of three stages.
 pub(crate) fn model(
-    fault: impl Fn(Tensor<3>, &mut Context<'_>) -> Tensor<3> + Send + Sync + 'static,
+    fault: impl Fn(Tensor<3>, &mut LayerContext<'_>) -> Tensor<3> + Send + Sync + 'static,
 ) -> Sequential<Tokens, Tensor<3>> {
     let linear = |device: &Device| LinearConfig::new(DIM, DIM).init(device);
     let down = |level: &str| {

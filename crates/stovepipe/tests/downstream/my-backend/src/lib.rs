@@ -1,7 +1,7 @@
 //! A backend from elsewhere, which needs `stovepipe-burn` alone.
 
 use stovepipe_burn::burn::tensor::Device;
-use stovepipe_burn::{Backend, BackendError, Host};
+use stovepipe_burn::{Backend, BackendError, RankThread};
 
 /// The processor, each rank on a thread with a stack and a name of its own.
 pub struct DeepStacks {
@@ -30,7 +30,7 @@ impl Backend for DeepStacks {
         "processor".to_owned()
     }
 
-    fn host(&self, rank: usize) -> Result<Box<dyn Host>, BackendError> {
+    fn rank_thread(&self, rank: usize) -> Result<Box<dyn RankThread>, BackendError> {
         Ok(Box::new(DeepStack { rank: rank % self.ranks.max(1) }))
     }
 
@@ -43,7 +43,7 @@ struct DeepStack {
     rank: usize,
 }
 
-impl Host for DeepStack {
+impl RankThread for DeepStack {
     fn run(self: Box<Self>, worker: Box<dyn FnOnce() + Send>) {
         let thread = std::thread::Builder::new().name(format!("deep-{}", self.rank)).stack_size(64 << 20);
         let worker = thread.spawn(worker).expect("a thread");

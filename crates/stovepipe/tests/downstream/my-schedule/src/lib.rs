@@ -12,7 +12,7 @@ impl Schedule for Rounds {
     }
 
     fn plan(&self, shape: Shape) -> Result<Plan, PlanError> {
-        shape.check_chunks(self.name(), 1)?;
+        shape.check_stages_per_rank(self.name(), 1)?;
         Plan::new(Stage::first(shape.ranks).map(|stage| {
             let all: Vec<MicroBatch> = MicroBatch::first(shape.micro_batches).collect();
             let rounds = all.chunks(shape.ranks).flat_map(|round| {

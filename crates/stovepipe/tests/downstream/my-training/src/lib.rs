@@ -6,6 +6,8 @@ use stovepipe::burn::nn::LinearConfig;
 use stovepipe::burn::optim::SgdConfig;
 use stovepipe::burn::tensor::Tensor;
 use stovepipe::prelude::*;
+use stovepipe::partition::{Minimax};
+use stovepipe::schedule::{OneFOneB};
 
 /// Four linear layers on two stages.
 pub type Toy = Pipeline<Tensor<2>, Tensor<2>, Tensor<2>>;

@@ -1,4 +1,4 @@
-//! [`Terms`]: what all ranks must agree on before a step, compared where they are processes that could
+//! [`Agreement`]: what all ranks must agree on before a step, compared where they are processes that could
 //! have been started differently.
 
 use std::collections::BTreeMap;
@@ -11,15 +11,15 @@ use crate::StepError;
 /// Named facts about a step that must be the same on every rank.
 ///
 /// ```
-/// use stovepipe_runtime::Terms;
+/// use stovepipe_runtime::Agreement;
 ///
-/// let terms = Terms::new().with("the seed", 7).with_fingerprint("the model", ["embed", "head"]);
-/// assert_ne!(terms, Terms::new().with("the seed", 8));
+/// let agreement = Agreement::new().with("the seed", 7).with_fingerprint("the model", ["embed", "head"]);
+/// assert_ne!(agreement, Agreement::new().with("the seed", 8));
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Terms(Vec<(String, String)>);
+pub struct Agreement(Vec<(String, String)>);
 
-impl Terms {
+impl Agreement {
     /// Nothing to agree on.
     #[must_use]
     pub fn new() -> Self {
@@ -104,16 +104,16 @@ impl Terms {
 mod tests {
     use super::*;
 
-    fn compare(said: &[&Terms]) -> Result<(), String> {
-        let said: Vec<_> = said.iter().map(|terms| terms.encode()).collect();
-        Terms::compare(&said).map_err(|error| error.to_string())
+    fn compare(said: &[&Agreement]) -> Result<(), String> {
+        let said: Vec<_> = said.iter().map(|agreement| agreement.encode()).collect();
+        Agreement::compare(&said).map_err(|error| error.to_string())
     }
 
     #[test]
     fn the_odd_one_out_is_named() {
-        let usual = Terms::new().with("the seed", 7).with_fingerprint("the model", [1, 2]);
-        let other = Terms::new().with("the seed", 7).with_fingerprint("the model", [1, 3]);
-        let seeded = Terms::new().with("the seed", 8).with_fingerprint("the model", [1, 3]);
+        let usual = Agreement::new().with("the seed", 7).with_fingerprint("the model", [1, 2]);
+        let other = Agreement::new().with("the seed", 7).with_fingerprint("the model", [1, 3]);
+        let seeded = Agreement::new().with("the seed", 8).with_fingerprint("the model", [1, 3]);
         assert_eq!(compare(&[&usual, &usual, &usual]), Ok(()));
         let message = compare(&[&usual, &usual, &other]).expect_err("they differ");
         assert!(message.starts_with("rank 2 differs from the others in the model"), "{message}");
@@ -122,6 +122,6 @@ mod tests {
         let message = compare(&[&usual, &seeded]).expect_err("they differ");
         assert!(message.contains("rank 1 differs from the others in the seed: 8"), "{message}");
         assert!(message.contains("instead of 7"), "{message}");
-        assert!(compare(&[&usual, &Terms::new()]).is_err());
+        assert!(compare(&[&usual, &Agreement::new()]).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! [`Desk`]: one endpoint's state as plain data: messages that came, operations that wait, rounds, aborts,
+//! [`EndpointState`]: one endpoint's state as plain data: messages that came, operations that wait, rounds, aborts,
 //! and who has left. It makes no MPI call and wakes nobody itself: what has to happen outside the lock goes
 //! into [`After`].
 
@@ -44,11 +44,11 @@ struct Gather {
     waiting: Option<Waker>,
 }
 
-pub(crate) struct Desk {
+pub(crate) struct EndpointState {
     channel: u32,
     me: usize,
     ranks: usize,
-    /// The endpoint was dropped; the desk stays for what it owes.
+    /// The endpoint was dropped; the endpoint stays for what it owes.
     left: bool,
     ended: Option<u64>,
     inbox: HashMap<(usize, Tag), Arrived>,
@@ -60,7 +60,7 @@ pub(crate) struct Desk {
     gone: Vec<Option<Owed>>,
 }
 
-impl Desk {
+impl EndpointState {
     pub(crate) fn new(channel: u32, me: usize, ranks: usize) -> Self {
         Self {
             channel,
@@ -202,7 +202,7 @@ impl Desk {
         self.to_all(Head::Leave, &owed, after);
     }
 
-    /// A frame for this desk has come.
+    /// A frame for this endpoint has come.
     pub(crate) fn deliver(
         &mut self,
         from: usize,

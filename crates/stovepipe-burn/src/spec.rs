@@ -9,19 +9,19 @@ use burn::tensor::{Device, FloatDType, TensorData};
 use stovepipe_partition::Partition;
 use stovepipe_schedule::{Rank, Stage};
 
-use crate::cell::Cell;
+use crate::cell::ErasedLayer;
 use crate::loss::ErasedLoss;
-use crate::pipeline::{Course, SharedDevice, StageSummary};
+use crate::pipeline::{Planner, SharedDevice, StageSummary};
 use crate::precision::Scaler;
-use crate::sequential::{Blueprint, MakeContext, Size};
+use crate::sequential::{LayerFacts, LayerSpec, MakeContext};
 use crate::skips::{Routes, Skip, names_of};
-use crate::stage::{BurnStage, Common};
+use crate::stage::{BurnStage, StageSettings};
 
-pub(crate) struct Assembly {
-    pub(crate) layers: Vec<Blueprint>,
-    pub(crate) sizes: Vec<Size>,
+pub(crate) struct PipelineSpec {
+    pub(crate) layers: Vec<LayerSpec>,
+    pub(crate) sizes: Vec<LayerFacts>,
     pub(crate) partition: Partition,
-    pub(crate) course: Course,
+    pub(crate) planner: Planner,
     pub(crate) skips: Vec<Skip>,
     /// At least one; rank r has number r modulo their number.
     pub(crate) devices: Vec<Device>,
@@ -31,23 +31,23 @@ pub(crate) struct Assembly {
     pub(crate) loss: Option<Arc<ErasedLoss>>,
     pub(crate) scaler: Option<Scaler>,
     pub(crate) metric_names: Vec<String>,
-    pub(crate) common: Common,
+    pub(crate) settings: StageSettings,
     /// Of tied parameters that have been made, by the path of their first use.
     pub(crate) tied_values: BTreeMap<String, TensorData>,
 }
 
-impl Assembly {
+impl PipelineSpec {
     /// What each stage will be.
     pub(crate) fn summaries(&self) -> Vec<StageSummary> {
         let of = |stage: Stage| {
             let range = self.partition.range(stage.index());
-            let rank = self.course.placement[stage.index()];
+            let rank = self.planner.placement[stage.index()];
             StageSummary {
                 stage,
                 rank,
                 layers: self.layers[range.clone()].iter().map(|b| b.name.to_string()).collect(),
                 parameters: self.sizes[range].iter().map(|size| size.parameters).sum(),
-                device: self.common.backend.device_name(self.device(rank)),
+                device: self.settings.backend.device_name(self.device(rank)),
             }
         };
         Stage::first(self.partition.parts()).map(of).collect()
@@ -67,7 +67,7 @@ impl Assembly {
                 None => found.push((device, vec![rank])),
             }
         }
-        let backend = &self.common.backend;
+        let backend = &self.settings.backend;
         found.retain(|(device, ranks)| ranks.len() > 1 && !backend.is_parallel(device));
         let name = |device: &Device| backend.device_name(device);
         let shared = found.into_iter();
@@ -75,9 +75,9 @@ impl Assembly {
     }
 
     /// Makes a layer on the device of `rank`.
-    pub(crate) fn layer(&self, layer: usize, rank: Rank) -> Box<dyn Cell> {
+    pub(crate) fn layer(&self, layer: usize, rank: Rank) -> Box<dyn ErasedLayer> {
         let context = MakeContext {
-            seed: self.common.seed,
+            seed: self.settings.seed,
             device: self.device(rank),
             optimizer: &self.optimizer,
             compute: self.compute_dtype,
@@ -88,19 +88,19 @@ impl Assembly {
     }
 
     pub(crate) fn routes(&self, stage: Stage) -> Routes {
-        Routes::of(stage, &self.course.edges, &self.skips, &self.partition)
+        Routes::of(stage, &self.planner.edges, &self.skips, &self.partition)
     }
 
     /// Makes the stages of a rank.
     pub(crate) fn stages(&mut self, rank: Rank) -> Vec<(Stage, BurnStage)> {
         let stages = self.partition.parts();
-        let own = Stage::first(stages).filter(|s| self.course.placement[s.index()] == rank);
+        let own = Stage::first(stages).filter(|s| self.planner.placement[s.index()] == rank);
         let own: Vec<Stage> = own.collect();
         let mut made = Vec::with_capacity(own.len());
         for stage in own {
             let range = self.partition.range(stage.index());
             let mut cells: Vec<_> = range.clone().map(|layer| self.layer(layer, rank)).collect();
-            let ties = Arc::clone(&self.common.ties);
+            let ties = Arc::clone(&self.settings.ties);
             for tie in ties.iter().filter(|tie| tie.iter().any(|t| range.contains(&t.layer))) {
                 let first = &tie[0];
                 if !self.tied_values.contains_key(&first.path) {
@@ -119,8 +119,8 @@ impl Assembly {
             let place = (stage.index() == 0, stage.index() + 1 == stages);
             let loss = self.loss.clone().filter(|_| place.1);
             let (device, routes) = (self.device(rank).clone(), self.routes(stage));
-            let (first, common) = (range.start, self.common.clone());
-            made.push((stage, BurnStage::new(cells, device, place, loss, routes, first, common)));
+            let (first, settings) = (range.start, self.settings.clone());
+            made.push((stage, BurnStage::new(cells, device, place, loss, routes, first, settings)));
         }
         made
     }

@@ -18,7 +18,7 @@ impl Wake for Count {
 }
 
 struct Office {
-    desks: Vec<Desk>,
+    endpoints: Vec<EndpointState>,
     pool: Pool,
     flying: Vec<(usize, usize, Vec<u8>)>,
     woken: Arc<Count>,
@@ -26,13 +26,17 @@ struct Office {
 
 impl Office {
     fn new(ranks: usize) -> Self {
-        let desks = (0..ranks).map(|me| Desk::new(0, me, ranks)).collect();
-        Self { desks, pool: Pool::default(), flying: Vec::new(), woken: Arc::default() }
+        let endpoints = (0..ranks).map(|me| EndpointState::new(0, me, ranks)).collect();
+        Self { endpoints, pool: Pool::default(), flying: Vec::new(), woken: Arc::default() }
     }
 
-    fn at<R>(&mut self, me: usize, act: impl FnOnce(&mut Desk, &mut Pool, &mut After) -> R) -> R {
+    fn at<R>(
+        &mut self,
+        me: usize,
+        act: impl FnOnce(&mut EndpointState, &mut Pool, &mut After) -> R,
+    ) -> R {
         let mut after = After::default();
-        let result = act(&mut self.desks[me], &mut self.pool, &mut after);
+        let result = act(&mut self.endpoints[me], &mut self.pool, &mut after);
         self.flying.extend(after.send.drain(..).map(|(to, frame)| (me, to, frame.buffer)));
         after.wake();
         result
@@ -43,7 +47,7 @@ impl Office {
         while !self.flying.is_empty() {
             let (from, to, frame) = self.flying.remove(0);
             let head = frame::read(&frame).expect("a frame").0.head;
-            self.at(to, |desk, pool, after| desk.deliver(from, head, frame, pool, after));
+            self.at(to, |endpoint, pool, after| endpoint.deliver(from, head, frame, pool, after));
         }
     }
 
@@ -54,7 +58,7 @@ impl Office {
 
     fn recv(&mut self, me: usize, from: usize, tag: Tag) -> Poll<Result<Vec<u8>, TransportError>> {
         let waker = Arc::clone(&self.woken).into();
-        self.at(me, |desk, _, after| desk.poll_recv(from, tag, &waker, &mut true, after))
+        self.at(me, |endpoint, _, after| endpoint.poll_recv(from, tag, &waker, &mut true, after))
     }
 
     fn gather(
@@ -64,7 +68,7 @@ impl Office {
         mut bytes: Option<Vec<u8>>,
     ) -> Poll<Result<Vec<Vec<u8>>, TransportError>> {
         let waker = Arc::clone(&self.woken).into();
-        self.at(me, |desk, _, after| desk.poll_gather(key, &mut bytes, &waker, after))
+        self.at(me, |endpoint, _, after| endpoint.poll_gather(key, &mut bytes, &waker, after))
     }
 
     fn woken(&self) -> usize {
@@ -87,7 +91,7 @@ fn failed<T: std::fmt::Debug>(outcome: Poll<Result<T, TransportError>>) -> Trans
 fn a_message_wakes_whoever_waits_for_it() {
     let mut office = Office::new(2);
     assert!(office.recv(1, 0, tag(0)).is_pending());
-    assert!(office.desks[1].is_waiting());
+    assert!(office.endpoints[1].is_waiting());
     office.send(0, 1, tag(1));
     office.deliver();
     assert_eq!(office.woken(), 0);
@@ -114,8 +118,8 @@ fn an_abort_reaches_everyone_and_the_first_one_stands() {
     let mut office = Office::new(3);
     assert!(office.recv(1, 0, tag(0)).is_pending());
     assert!(office.gather(2, (0, 0), Some(vec![1])).is_pending());
-    office.at(0, |desk, _, after| desk.abort(0, "enough", after));
-    office.at(2, |desk, _, after| desk.abort(0, "too", after));
+    office.at(0, |endpoint, _, after| endpoint.abort(0, "enough", after));
+    office.at(2, |endpoint, _, after| endpoint.abort(0, "too", after));
     office.woken();
     office.send(0, 1, tag(0));
     office.deliver();
@@ -126,15 +130,15 @@ fn an_abort_reaches_everyone_and_the_first_one_stands() {
     };
     assert_eq!(failed(office.recv(1, 0, tag(0))), aborted(0, "enough"));
     assert_eq!(failed(office.gather(2, (0, 0), None)), aborted(2, "too"));
-    assert_eq!(office.desks[1].may_send(0, tag(0)), Err(aborted(0, "enough")));
-    assert_eq!(office.desks[1].may_send(0, tag(1)), Ok(()));
+    assert_eq!(office.endpoints[1].may_send(0, tag(0)), Err(aborted(0, "enough")));
+    assert_eq!(office.endpoints[1].may_send(0, tag(1)), Ok(()));
 }
 
 #[test]
 fn a_rank_that_ended_the_step_still_helps_in_rounds_that_it_joined() {
     let mut office = Office::new(4);
     assert!(office.gather(2, (0, 0), Some(vec![2])).is_pending());
-    office.at(2, |desk, pool, after| desk.end_step(0, pool, after));
+    office.at(2, |endpoint, pool, after| endpoint.end_step(0, pool, after));
     for rank in [0, 1, 3] {
         assert!(office.gather(rank, (0, 0), Some(vec![rank as u8])).is_pending());
     }
@@ -142,9 +146,12 @@ fn a_rank_that_ended_the_step_still_helps_in_rounds_that_it_joined() {
     for rank in [0, 1, 3] {
         let Poll::Ready(Ok(all)) = office.gather(rank, (0, 0), None) else { panic!("rank {rank}") };
         assert_eq!(all, [[0], [1], [2], [3]]);
-        office.at(rank, |desk, pool, after| desk.end_step(0, pool, after));
+        office.at(rank, |endpoint, pool, after| endpoint.end_step(0, pool, after));
     }
-    assert!(office.desks.iter().all(|desk| desk.gathers.is_empty()), "nothing is left of the step");
+    assert!(
+        office.endpoints.iter().all(|endpoint| endpoint.gathers.is_empty()),
+        "nothing is left of the step"
+    );
 }
 
 #[test]
@@ -152,18 +159,18 @@ fn a_rank_that_left_after_it_joined_still_counts() {
     let mut office = Office::new(3);
     assert!(office.gather(1, (0, 0), Some(vec![1])).is_pending());
     office.send(1, 0, tag(0));
-    office.at(1, |desk, pool, after| desk.leave(pool, after));
+    office.at(1, |endpoint, pool, after| endpoint.leave(pool, after));
     office.deliver();
     assert!(office.recv(0, 1, tag(0)).is_ready(), "what was sent before counts");
     for rank in [0, 2] {
         assert!(office.gather(rank, (0, 0), Some(vec![rank as u8])).is_pending());
     }
-    assert!(!office.desks[1].is_done());
+    assert!(!office.endpoints[1].is_done());
     office.deliver();
     for rank in [0, 2] {
         assert!(matches!(office.gather(rank, (0, 0), None), Poll::Ready(Ok(_))));
     }
-    assert!(office.desks[1].is_done());
+    assert!(office.endpoints[1].is_done());
 }
 
 #[test]
@@ -172,13 +179,13 @@ fn nobody_waits_for_a_rank_that_left() {
     assert!(office.recv(0, 1, tag(0)).is_pending());
     assert!(office.gather(0, (0, 0), Some(vec![0])).is_pending());
     office.woken();
-    office.at(1, |desk, pool, after| desk.leave(pool, after));
+    office.at(1, |endpoint, pool, after| endpoint.leave(pool, after));
     office.deliver();
     assert_eq!(office.woken(), 2);
     let gone = TransportError::PeerGone { rank: 1 };
     assert_eq!(failed(office.recv(0, 1, tag(0))), gone);
     assert_eq!(failed(office.gather(0, (0, 0), None)), gone);
-    assert_eq!(office.desks[0].may_send(1, tag(0)), Err(gone));
+    assert_eq!(office.endpoints[0].may_send(1, tag(0)), Err(gone));
 }
 
 #[test]
@@ -191,20 +198,20 @@ fn nothing_is_left_of_an_ended_step() {
         assert!(office.gather(1, (step, 0), Some(vec![1])).is_pending());
         assert!(office.gather(0, (step, 0), Some(vec![1])).is_pending());
         office.deliver();
-        office.at(1, |desk, _, after| desk.abort(step, "half-way", after));
+        office.at(1, |endpoint, _, after| endpoint.abort(step, "half-way", after));
         office.deliver();
         for rank in [0, 1] {
-            office.at(rank, |desk, pool, after| desk.end_step(step, pool, after));
+            office.at(rank, |endpoint, pool, after| endpoint.end_step(step, pool, after));
         }
-        office.at(1, |desk, _, after| {
-            desk.forget_recv(0, Tag { micro_batch: 1, ..tag(step) }, after);
+        office.at(1, |endpoint, _, after| {
+            endpoint.forget_recv(0, Tag { micro_batch: 1, ..tag(step) }, after);
         });
         // Messages of an ended step that arrive late are dropped.
         office.send(0, 1, tag(step));
         office.deliver();
-        for desk in &office.desks {
-            let held = (desk.inbox.len(), desk.waiting.len(), desk.aborts.len());
-            assert_eq!((held, desk.gathers.len()), ((0, 0, 0), 0));
+        for endpoint in &office.endpoints {
+            let held = (endpoint.inbox.len(), endpoint.waiting.len(), endpoint.aborts.len());
+            assert_eq!((held, endpoint.gathers.len()), ((0, 0, 0), 0));
         }
     }
 }
