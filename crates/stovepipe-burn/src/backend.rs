@@ -1,53 +1,17 @@
 //! The trait that binds pipelines to devices. Its implementations are crates of their own; what they
 //! must keep to is checked in `conformance`.
 
+use crate::backend::error::BackendError;
 use std::sync::Arc;
 
 use burn::tensor::Device;
 use stovepipe_runtime::{PlainThread, RankThread};
 
-use crate::Packet;
+use crate::value::packet::Packet;
 
-mod mixed;
-
-pub use mixed::Mixed;
-
-/// What went wrong with a device.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum BackendError {
-    /// A device isn't there.
-    #[error("the {backend} backend has no {wanted}; found: {}. {advice}", listed(.found))]
-    NoDevice {
-        /// The backend's name.
-        backend: String,
-        /// What was looked for, like `CUDA device 1`.
-        wanted: String,
-        /// The devices that there are.
-        found: Vec<String>,
-        /// What to install or to ask for instead, as a sentence.
-        advice: String,
-    },
-    /// A device or a thread failed.
-    #[error("the {backend} backend failed: {reason}")]
-    Failed {
-        /// The backend's name.
-        backend: String,
-        /// What failed and how.
-        reason: String,
-    },
-}
-
-impl BackendError {
-    /// Something of this backend failed.
-    pub fn failed(backend: impl Into<String>, reason: impl ToString) -> Self {
-        Self::Failed { backend: backend.into(), reason: reason.to_string() }
-    }
-}
-
-fn listed(found: &[String]) -> String {
-    if found.is_empty() { "nothing".to_owned() } else { found.join(", ") }
-}
+pub(crate) mod error;
+pub(crate) mod mixed;
+pub(crate) mod rank_work;
 
 /// A provider of devices, and of threads to drive them from. Not to be confused with the type
 /// parameter of earlier Burn versions: tensors choose their backend by their device.

@@ -25,7 +25,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use crate::{Backend, BackendError};
+use crate::backend::Backend;
+use crate::backend::error::BackendError;
 
 mod devices;
 mod model;

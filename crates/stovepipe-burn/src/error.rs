@@ -7,7 +7,8 @@ use stovepipe_schedule::PlanError;
 use stovepipe_transport::WireError;
 use stovepipe_tune::TuneError;
 
-use crate::{BackendError, BoundaryError};
+use crate::backend::error::BackendError;
+use crate::value::boundary::BoundaryError;
 
 /// Why a pipeline can't be built.
 #[derive(Debug, thiserror::Error)]

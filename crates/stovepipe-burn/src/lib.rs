@@ -9,58 +9,42 @@
 //! the same order. Two measures make that true: the tape is cut at every layer boundary, also inside
 //! a stage, and values are contiguous there.
 
+mod autodiff;
 mod backend;
-mod batch;
-mod batch_norm;
-mod boundary;
-mod builder;
-mod cell;
 pub mod conformance;
-mod context;
 mod error;
-mod gradients;
-mod hosted;
-mod init;
+mod hash;
 mod layer;
 mod loss;
-mod part;
+mod model;
+mod parameters;
 mod pipeline;
-mod precision;
-mod processes;
 mod profile;
-mod profiling;
-mod random;
-mod rehearsal;
-mod replay;
-mod report;
-mod sequential;
-mod skips;
-mod spec;
-mod split;
 mod stage;
-mod ties;
-mod wire;
+mod value;
 
-pub use backend::{Backend, BackendError, Mixed};
-pub use batch_norm::BatchNorm;
-pub use boundary::{Boundary, BoundaryError};
-pub use builder::{Builder, LayerCosts};
+pub use backend::Backend;
+pub use backend::error::BackendError;
+pub use backend::mixed::Mixed;
 pub use burn;
-pub use context::{LayerContext, Pass};
 pub use error::{BuildError, ProfileError, StageError, TrainError};
-pub use gradients::Clipping;
-pub use layer::{Apply, Layer, Stateless};
-pub use loss::{
-    Accuracy, CrossEntropy, CrossEntropyIgnoring, Loss, LossSum, MeanSquaredError, NoLoss, Weight,
-    Weighted,
-};
-pub use part::Packet;
-pub use pipeline::{
-    Accumulation, Evaluation, Gradients, Pipeline, SharedDevice, StageSummary, Step,
-};
-pub use precision::LossScaling;
-pub use profiling::{MemoryCounter, Profiling};
-pub use rehearsal::Rehearsal;
-pub use sequential::Sequential;
-pub use split::micro_batch_ranges;
+pub use layer::Layer;
+pub use layer::apply::{Apply, Stateless};
+pub use layer::batch_norm::BatchNorm;
+pub use layer::context::{LayerContext, Pass};
+pub use loss::losses::{Accuracy, CrossEntropy, CrossEntropyIgnoring, MeanSquaredError, Weighted};
+pub use loss::scaling::LossScaling;
+pub use loss::{Loss, LossSum, NoLoss, Weight};
+pub use model::sequential::Sequential;
+pub use parameters::averaging::Clipping;
+pub use pipeline::Pipeline;
+pub use pipeline::builder::{Builder, LayerCosts};
+pub use pipeline::outcomes::{Accumulation, Evaluation, Gradients, Step};
+pub use pipeline::summary::{SharedDevice, StageSummary};
+pub use profile::counter::MemoryCounter;
+pub use profile::profiling::Profiling;
+pub use profile::rehearsal::Rehearsal;
+pub use stage::split::micro_batch_ranges;
 pub use stovepipe_runtime::{PlainThread, RankThread, StepError};
+pub use value::boundary::{Boundary, BoundaryError};
+pub use value::packet::Packet;

@@ -1,219 +1,42 @@
 //! A built pipeline: steps, evaluations, predictions.
 
+use crate::pipeline::outcomes::Accumulation;
+use crate::pipeline::outcomes::Evaluation;
+use crate::pipeline::outcomes::Gradients;
+use crate::pipeline::outcomes::Step;
+use crate::pipeline::planner::Planner;
+use crate::pipeline::summary::SharedDevice;
+use crate::pipeline::summary::StageSummary;
+use crate::stage::tied_gradients::tied_squared_norm;
+use crate::stage::tied_gradients::tied_sums;
 use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::tensor::TensorData;
-use stovepipe_checkpoint::{CheckpointPolicy, Layout};
 use stovepipe_partition::Partition;
 use stovepipe_runtime::{Agreement, StepReport, Workers};
-use stovepipe_schedule::{
-    Edges, ForwardOnly, MicroBatch, Mode, Plan, Program, Rank, Retention, Schedule, Shape, Stage,
-    Timeline,
-};
+use stovepipe_schedule::{Mode, Program};
 
-use crate::batch::{Batch, Task, Values};
-use crate::boundary::{from_parts, into_packet};
-use crate::part::Packet;
-use crate::precision::Scaler;
-use crate::replay::Unreplayable;
-use crate::report::{Report, added_by_layers, mean, mean_of, metrics_of, norm_of};
-use crate::stage::{BurnStage, StageOutput};
-use crate::ties::{self, Tie};
-use crate::{Boundary, BuildError, Builder, NoLoss, Sequential, StepError, TrainError};
+use crate::error::{BuildError, TrainError};
+use crate::loss::NoLoss;
+use crate::loss::scaling::Scaler;
+use crate::model::ties::Tie;
+use crate::stage::batch::{Batch, Task, Values};
+use crate::stage::burn_stage::{BurnStage, StageOutput};
+use crate::stage::report::{Report, added_by_layers, mean, mean_of, metrics_of, norm_of};
+use crate::value::boundary::Boundary;
+use crate::value::boundary::{from_parts, into_packet};
+use crate::value::packet::Packet;
+use stovepipe_runtime::StepError;
 
-/// What one training step did.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Step {
-    /// The mean loss over the mini-batch, at the parameters before the update.
-    pub loss: f64,
-    /// What the mean was over: the sum of the loss's weights.
-    pub weight: f64,
-    /// What layers [added](crate::LayerContext::add_loss), divided by the same weight; not part of `loss`.
-    pub added_loss: f64,
-    /// The mean of each [metric](crate::Builder::metric).
-    pub metrics: BTreeMap<String, f64>,
-    /// The norm of the mean gradient before it was clipped, where it is clipped by its norm or the loss is
-    /// scaled. Mini-batches accumulated before count too.
-    pub gradient_norm: Option<f64>,
-    /// The base learning rate of the update.
-    pub learning_rate: f64,
-    /// What the loss was multiplied by for the backward: see
-    /// [`Builder::loss_scaling`](crate::Builder::loss_scaling).
-    pub loss_scale: f64,
-    /// Whether there was no update because a gradient wasn't finite.
-    pub overflowed: bool,
-    /// How many micro-batches there were: fewer than asked for if the batch had fewer samples.
-    pub micro_batches: usize,
-    /// When every action ran, in seconds.
-    pub timeline: Timeline,
-}
-
-/// What accumulating one mini-batch found.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Accumulation {
-    /// The mean loss over the mini-batch.
-    pub loss: f64,
-    /// What the mean was over: the sum of the loss's weights.
-    pub weight: f64,
-    /// Whether the gradients were forgotten because one wasn't finite, which only
-    /// [loss scaling](crate::Builder::loss_scaling) allows. What was accumulated before is kept.
-    pub overflowed: bool,
-    /// When every action ran, in seconds.
-    pub timeline: Timeline,
-}
-
-/// What an evaluation found.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Evaluation {
-    /// The mean loss over the batch.
-    pub loss: f64,
-    /// What the mean was over: the sum of the loss's weights.
-    pub weight: f64,
-    /// What layers [added](crate::LayerContext::add_loss), divided by the same weight; not part of `loss`.
-    pub added_loss: f64,
-    /// The mean of each [metric](crate::Builder::metric).
-    pub metrics: BTreeMap<String, f64>,
-    /// When every action ran, in seconds.
-    pub timeline: Timeline,
-}
-
-/// Loss and gradients of a mini-batch.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Gradients {
-    /// The mean loss over the mini-batch.
-    pub loss: f64,
-    /// The gradient of the mean loss by the parameter's path in the model. Parameters that the loss
-    /// doesn't depend on are absent.
-    pub gradients: BTreeMap<String, TensorData>,
-    /// Whether one isn't finite, which is looked at where the loss is
-    /// [scaled](crate::Builder::loss_scaling): a dynamic scale is smaller the next time.
-    pub overflowed: bool,
-}
-
-/// One stage of a built pipeline.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct StageSummary {
-    /// The stage.
-    pub stage: Stage,
-    /// The rank that runs it.
-    pub rank: Rank,
-    /// Its layers' names.
-    pub layers: Vec<String>,
-    /// Its number of parameters.
-    pub parameters: usize,
-    /// Its device.
-    pub device: String,
-}
-
-/// A device for which several ranks wait.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct SharedDevice {
-    /// The device.
-    pub device: String,
-    /// The ranks.
-    pub ranks: Vec<Rank>,
-}
-
-/// How mini-batches are run.
-pub(crate) struct Planner {
-    pub(crate) schedule: Box<dyn Schedule>,
-    pub(crate) policy: Box<dyn CheckpointPolicy>,
-    pub(crate) shape: Shape,
-    /// Layers in each stage.
-    pub(crate) layers: Vec<usize>,
-    pub(crate) placement: Vec<Rank>,
-    /// The chain and the model's skips.
-    pub(crate) edges: Edges,
-    /// Layers that can't be recomputed: number, name and why.
-    pub(crate) unreplayable: Vec<(usize, String, Unreplayable)>,
-}
-
-impl Planner {
-    pub(crate) fn plan(&self, micro_batches: usize) -> Result<Plan, BuildError> {
-        let plan = self.schedule.plan(Shape { micro_batches, ..self.shape })?;
-        let refuse = |reason: String| {
-            Err(BuildError::Schedule { schedule: self.schedule.name().to_owned(), reason })
-        };
-        if (plan.ranks(), plan.stages(), plan.micro_batches())
-            != (self.shape.ranks, self.shape.stages(), micro_batches)
-        {
-            return refuse(format!(
-                "for {} it planned {} ranks, {} stages and {} micro-batches",
-                Shape { micro_batches, ..self.shape },
-                plan.ranks(),
-                plan.stages(),
-                plan.micro_batches()
-            ));
-        }
-        if plan.splits_backward() {
-            return refuse(
-                "its plan splits backwards into I and W, which Burn's autodiff can't; use one made \
-                 of F and B, such as gpipe or 1f1b"
-                    .to_owned(),
-            );
-        }
-        if !self.placement.is_empty() && plan.placement() != self.placement {
-            return refuse(format!(
-                "with {micro_batches} micro-batches it places stages on other ranks than with {}",
-                self.shape.micro_batches
-            ));
-        }
-        Ok(plan)
-    }
-
-    /// Refuses to recompute layers whose forward can't be run twice.
-    fn check_replay(&self, retention: &Retention, micro_batches: usize) -> Result<(), BuildError> {
-        for (layer, name, found) in &self.unreplayable {
-            // The stage of the layer, and its place there.
-            let (mut stage, mut place) = (0, *layer);
-            while place >= self.layers[stage] {
-                place -= self.layers[stage];
-                stage += 1;
-            }
-            let drops = |m| {
-                let dropped = retention.of(Stage::new(stage), m).dropped();
-                dropped.iter().any(|segment| segment.contains(&place))
-            };
-            if MicroBatch::first(micro_batches).any(drops) {
-                let module = match &*found.path {
-                    "" => found.module.to_owned(),
-                    path => format!("{} (`{path}`)", found.module),
-                };
-                let (layer, advice) = (name.clone(), found.advice);
-                return Err(BuildError::Unreplayable { layer, module, advice });
-            }
-        }
-        Ok(())
-    }
-
-    pub(crate) fn program(&self, mode: Mode, micro_batches: usize) -> Result<Program, BuildError> {
-        let edges = &self.edges;
-        let training = self.plan(micro_batches)?;
-        if mode == Mode::ForwardOnly {
-            let plan = ForwardOnly::on_placement_of(&training, micro_batches)?;
-            return Ok(Program::lower(&plan, edges, &Retention::keep_all(&plan))?);
-        }
-        if training.mode() != Mode::Training {
-            return Err(BuildError::Schedule {
-                schedule: self.schedule.name().to_owned(),
-                reason: "its plan has no backwards; evaluation makes its own plan".to_owned(),
-            });
-        }
-        let retention = self.policy.retention(Layout::new(&training, &self.layers)?)?;
-        let retention = retention.with_recomputed(&training, &self.layers);
-        self.check_replay(&retention, micro_batches)?;
-        Ok(Program::lower(&training, edges, &retention)?)
-    }
-}
+pub(crate) mod builder;
+pub(crate) mod outcomes;
+pub(crate) mod planner;
+pub(crate) mod processes;
+pub(crate) mod spec;
+pub(crate) mod summary;
 
 /// A model cut into stages, each on its own worker, ready to train.
 ///
@@ -243,14 +66,6 @@ pub struct Pipeline<I = NoLoss, O = NoLoss, T = NoLoss> {
     pub(crate) types: PhantomData<fn(I, T) -> O>,
 }
 
-impl Pipeline {
-    /// Starts to configure a pipeline for `model`.
-    #[must_use]
-    pub fn builder<I: Boundary, O: Boundary>(model: Sequential<I, O>) -> Builder<I, O> {
-        Builder::new(model)
-    }
-}
-
 impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
     /// Trains on one mini-batch: all micro-batches see the same parameters, and one update follows.
     ///
@@ -271,7 +86,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         let report = self.run(Mode::Training, batch)?;
         let reports = Report::decode_all(&report.reports).map_err(refused)?;
         let (sum, weight) = mean_of(&reports);
-        let tied_squares = ties::squared_norm(&ties::sums(&self.ties, &reports));
+        let tied_squares = tied_squared_norm(&tied_sums(&self.ties, &reports));
         let total = (self.carried_weight + weight) * loss_scale;
         let gradient_norm = norm_of(&reports, tied_squares, total);
         let overflowed = self.rescale(gradient_norm);
@@ -339,7 +154,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         let report = self.run(Mode::Training, batch)?;
         let reports = Report::decode_all(&report.reports).map_err(refused)?;
         let (sum, weight) = mean_of(&reports);
-        let tied_squares = ties::squared_norm(&ties::sums(&self.ties, &reports));
+        let tied_squares = tied_squared_norm(&tied_sums(&self.ties, &reports));
         let overflowed = self.rescale(norm_of(&reports, tied_squares, 1.0));
         let gradients = report.outputs.into_iter().flat_map(|output| output.gradients).collect();
         Ok(Gradients { loss: mean(sum, weight), gradients, overflowed })
@@ -356,7 +171,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         let reports = Report::decode_all(&report.reports).map_err(refused)?;
         let (sum, weight) = mean_of(&reports);
         if weight == 0.0 {
-            return Err(refused(crate::StageError::Weight { weight }));
+            return Err(refused(crate::error::StageError::Weight { weight }));
         }
         Ok(Evaluation {
             loss: mean(sum, weight),
@@ -493,6 +308,6 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
     }
 }
 
-fn refused(error: crate::StageError) -> TrainError {
+fn refused(error: crate::error::StageError) -> TrainError {
     TrainError::Step(StepError::Setup(error.to_string()))
 }

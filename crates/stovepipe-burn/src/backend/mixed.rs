@@ -5,7 +5,9 @@ use std::sync::{Arc, OnceLock};
 use burn::tensor::Device;
 use stovepipe_runtime::RankThread;
 
-use crate::{Backend, BackendError, Packet};
+use crate::backend::Backend;
+use crate::backend::error::BackendError;
+use crate::value::packet::Packet;
 
 /// Gives each rank a backend of its own: the first ranks the first one, and so on. More ranks than were
 /// given start again from the first. Never deterministic as [`Backend`] means it: which backend computes a

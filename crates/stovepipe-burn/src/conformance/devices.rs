@@ -7,7 +7,7 @@ use burn::tensor::Tensor;
 
 use super::model::said;
 use super::{Outcome, Verdict};
-use crate::Backend;
+use crate::backend::Backend;
 
 /// There are devices, without autodiff, in the same order each time, and they have names.
 pub(super) fn lists_devices(backend: &Arc<dyn Backend>) -> Verdict {

@@ -13,7 +13,13 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use stovepipe_checkpoint::CheckpointPolicy;
 use stovepipe_schedule::OneFOneB;
 
-use crate::{Backend, CrossEntropy, Layer, LayerContext, LayerCosts, Pipeline, Sequential};
+use crate::backend::Backend;
+use crate::layer::Layer;
+use crate::layer::context::LayerContext;
+use crate::loss::losses::CrossEntropy;
+use crate::model::sequential::Sequential;
+use crate::pipeline::Pipeline;
+use crate::pipeline::builder::LayerCosts;
 
 const DIM: usize = 8;
 const SEQ: usize = 6;

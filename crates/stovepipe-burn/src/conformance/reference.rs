@@ -2,7 +2,8 @@
 
 use burn::tensor::Device;
 
-use crate::{Backend, BackendError};
+use crate::backend::Backend;
+use crate::backend::error::BackendError;
 
 pub(super) struct Reference;
 

@@ -8,8 +8,10 @@ use burn::tensor::{Bool, Device, Tensor};
 use stovepipe_runtime::{PlainThread, RankThread};
 
 use super::{Outcome, missing_device, run_all, run_all_within};
-use crate::part::Part;
-use crate::{Backend, BackendError, Packet};
+use crate::backend::Backend;
+use crate::backend::error::BackendError;
+use crate::value::packet::Packet;
+use crate::value::part::Part;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fault {

@@ -9,7 +9,8 @@ use stovepipe_checkpoint::{Always, Never};
 use super::model::{LAYERS, Toy, Trained, Values, batch, parameters, pipeline, said, train};
 use super::reference::Reference;
 use super::{Outcome, Verdict};
-use crate::{Backend, Mixed};
+use crate::backend::Backend;
+use crate::backend::mixed::Mixed;
 
 fn nothing() {}
 

@@ -8,8 +8,12 @@ use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
 use super::model::said;
 use super::{Outcome, Verdict};
-use crate::boundary::{from_parts, into_packet};
-use crate::{Backend, Layer, LayerContext, Pipeline, Sequential};
+use crate::backend::Backend;
+use crate::layer::Layer;
+use crate::layer::context::LayerContext;
+use crate::model::sequential::Sequential;
+use crate::pipeline::Pipeline;
+use crate::value::boundary::{from_parts, into_packet};
 
 type Value = (Tensor<2>, Tensor<1, Int>, Option<Tensor<2, Bool>>);
 

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use stovepipe_tune::MemoryUse;
 
-use super::{Ran, Subject, bytes};
-use crate::cell::Forward;
-use crate::gradients::Averaging;
-use crate::part::copied;
-use crate::profiling::Count;
-use crate::{MemoryCounter, Pass, StageError};
+use crate::autodiff::tape::Forward;
+use crate::error::StageError;
+use crate::layer::context::Pass;
+use crate::parameters::averaging::Averaging;
+use crate::profile::bench::{Ran, Subject, bytes};
+use crate::profile::counter::Count;
+use crate::profile::counter::MemoryCounter;
+use crate::value::part::copied;
 
 impl Subject {
     /// What the threads that it runs on keep for themselves.

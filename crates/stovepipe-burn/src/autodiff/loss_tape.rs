@@ -1,0 +1,37 @@
+//! The loss of one micro-batch between its forward and its backward.
+
+use burn::tensor::Tensor;
+
+use crate::error::StageError;
+use crate::loss::LossSum;
+use crate::loss::erasure::{ErasedLoss, scaled, wide};
+use crate::value::packet::Packet;
+use crate::value::part::Part;
+
+/// The loss of a micro-batch whose backward hasn't run.
+pub(crate) struct LossTape {
+    leaves: Vec<Box<dyn Part>>,
+    sum: Tensor<1>,
+}
+
+impl LossTape {
+    /// Computes the loss of outputs that are off the tape.
+    pub(crate) fn record(
+        loss: &ErasedLoss,
+        outputs: Vec<Box<dyn Part>>,
+        target: Packet,
+    ) -> Result<(Self, LossSum), StageError> {
+        let leaves: Vec<Box<dyn Part>> = outputs.into_iter().map(|part| part.leaf()).collect();
+        let result = loss(wide(&leaves), target)?;
+        Ok((Self { leaves, sum: result.sum.clone() }, result))
+    }
+
+    /// The gradients of the outputs, for a loss multiplied by `scale`; none where it doesn't depend on one.
+    pub(crate) fn backward(self, scale: f64) -> Vec<Option<Box<dyn Part>>> {
+        if !self.sum.is_tracked() {
+            return self.leaves.iter().map(|_| None).collect();
+        }
+        let mut gradients = scaled(self.sum, scale).backward();
+        self.leaves.iter().map(|leaf| leaf.take_gradient(&mut gradients)).collect()
+    }
+}

@@ -1,0 +1,144 @@
+//! Batch normalization whose running statistics are those of whole mini-batches, whatever is recomputed,
+//! evaluated or fails.
+
+use crate::layer::statistics::{Observation, RunningStatistics};
+
+use burn::module::{Module, Param};
+use burn::nn::Initializer;
+use burn::tensor::module::{batch_norm, batch_norm_train};
+use burn::tensor::{Device, Tensor};
+
+use crate::layer::context::{LayerContext, Pass};
+use crate::value::dtype::{cast, widen};
+
+/// Batch normalization (Ioffe and Szegedy, arXiv 1502.03167) of inputs `[batch, features, …]`, to be used
+/// inside a [`Layer`](crate::Layer).
+///
+/// In training each micro-batch is normalized by its own mean and variance. The running statistics, which
+/// evaluation uses, move once per step (or accumulation) by the mean and the unbiased variance of the whole
+/// mini-batch, and only if it succeeds; recomputation and evaluation don't touch them. So they are the same for
+/// every number of stages and every checkpoint policy. (`burn::nn::BatchNorm` moves them in every
+/// forward.) The normalization itself depends on the number of micro-batches, as its definition says.
+///
+/// Clones share the running statistics.
+///
+/// ```
+/// use burn::module::Module;
+/// use burn::nn::Linear;
+/// use burn::tensor::Tensor;
+/// use stovepipe_burn::{BatchNorm, LayerContext, Layer};
+///
+/// #[derive(Module, Debug)]
+/// struct Normalized {
+///     linear: Linear,
+///     norm: BatchNorm,
+/// }
+///
+/// impl Layer for Normalized {
+///     type Input = Tensor<2>;
+///     type Output = Tensor<2>;
+///
+///     fn forward(&self, x: Tensor<2>, context: &mut LayerContext<'_>) -> Tensor<2> {
+///         self.norm.forward(self.linear.forward(x), context)
+///     }
+/// }
+/// ```
+#[derive(Module, Debug)]
+pub struct BatchNorm {
+    /// The scale. Shape `[features]`.
+    pub gamma: Param<Tensor<1>>,
+    /// The shift. Shape `[features]`.
+    pub beta: Param<Tensor<1>>,
+    #[module(skip)]
+    running: RunningStatistics,
+    /// How far the running statistics move with a step, from 0 to 1.
+    #[module(skip)]
+    pub momentum: f64,
+    /// Added to the variance.
+    #[module(skip)]
+    pub epsilon: f64,
+    /// Whether training, too, normalizes with the running statistics, and leaves them as they are.
+    #[module(skip)]
+    pub frozen: bool,
+}
+
+impl BatchNorm {
+    /// For so many features, with a momentum of 0.1 and an epsilon of 1e-5.
+    #[must_use]
+    pub fn new(features: usize, device: &Device) -> Self {
+        let host = device.clone().inner();
+        Self {
+            gamma: Initializer::Ones.init([features], device),
+            beta: Initializer::Zeros.init([features], device),
+            running: RunningStatistics::new(
+                Tensor::zeros([features], &host),
+                Tensor::ones([features], &host),
+            ),
+            momentum: 0.1,
+            epsilon: 1e-5,
+            frozen: false,
+        }
+    }
+
+    /// The mean and the variance that evaluation uses. Shapes `[features]`.
+    #[must_use]
+    pub fn running_statistics(&self) -> (Tensor<1>, Tensor<1>) {
+        self.running.get()
+    }
+
+    /// Normalizes. Shape `[batch, features, …]`, which stays.
+    ///
+    /// # Panics
+    ///
+    /// If the second axis hasn't as many entries as there are features.
+    pub fn forward<const D: usize>(
+        &self,
+        x: Tensor<D>,
+        context: &mut LayerContext<'_>,
+    ) -> Tensor<D> {
+        // Statistics over many samples need more than 16 bits.
+        let (dtype, x) = (x.dtype(), widen(x));
+        let (gamma, beta) = (widen(self.gamma.val()), widen(self.beta.val()));
+        if context.pass() == Pass::Evaluate || self.frozen {
+            let device = x.device();
+            let placed = |value: Tensor<1>| {
+                let value = value.to_device(&device.clone().inner());
+                if device.is_autodiff() { Tensor::from_inner(value) } else { value }
+            };
+            let (mean, variance) = self.running.get();
+            let (mean, variance) = (placed(mean), placed(variance));
+            return cast(batch_norm(x, gamma, beta, mean, variance, self.epsilon), dtype);
+        }
+        let count = x.shape().num_elements() / x.dims()[1].max(1);
+        let found = batch_norm_train(x, gamma, beta, self.epsilon);
+        context.observe(Observation {
+            running: self.running.clone(),
+            momentum: self.momentum,
+            count: count as f64,
+            mean: found.mean.inner(),
+            // The population's, times its size.
+            squares: found.variance.inner() * count as f64,
+        });
+        cast(found.output, dtype)
+    }
+}
+
+impl From<burn::nn::BatchNorm> for BatchNorm {
+    /// With the parameters, running statistics and settings of Burn's; frozen if that is.
+    fn from(norm: burn::nn::BatchNorm) -> Self {
+        let inner = |value: Tensor<1>| {
+            widen(if value.device().is_autodiff() { value.inner() } else { value })
+        };
+        Self {
+            gamma: norm.gamma,
+            beta: norm.beta,
+            running: RunningStatistics::new(
+                inner(norm.running_mean.value_sync()),
+                inner(norm.running_var.value_sync()),
+            ),
+            momentum: norm.momentum,
+            epsilon: norm.epsilon,
+            frozen: !norm.training.val().is_enabled(),
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Losses with their types erased, as the last stage runs them.
+
+use burn::tensor::Tensor;
+
+use crate::error::StageError;
+use crate::loss::{Loss, LossSum};
+use crate::value::boundary::{Boundary, from_parts};
+use crate::value::packet::Packet;
+use crate::value::part::Part;
+
+/// A loss with its types erased.
+pub(crate) type ErasedLoss =
+    dyn Fn(Vec<Box<dyn Part>>, Packet) -> Result<LossSum, StageError> + Send + Sync;
+
+pub(crate) fn erase<O: Boundary, T: Boundary>(loss: impl Loss<O, T>) -> Box<ErasedLoss> {
+    Box::new(move |output, target| {
+        let output = from_parts::<O>(output).map_err(StageError::Loss)?;
+        let target = from_parts::<T>(target.into_values()).map_err(StageError::Loss)?;
+        Ok(loss.forward(output, target))
+    })
+}
+
+/// Outputs as losses and metrics take them: in at least 32 bits, or sums over many samples lose them.
+pub(crate) fn wide(outputs: &[Box<dyn Part>]) -> Vec<Box<dyn Part>> {
+    outputs.iter().map(|part| part.clone_box().widen()).collect()
+}
+
+/// A loss multiplied by `scale`.
+pub(crate) fn scaled(loss: Tensor<1>, scale: f64) -> Tensor<1> {
+    if scale == 1.0 { loss } else { loss.mul_scalar(scale) }
+}

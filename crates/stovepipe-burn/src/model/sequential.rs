@@ -1,0 +1,249 @@
+//! Models: sequences of named layers, each given as a function of its device.
+
+use crate::model::layer_spec::LayerFacts;
+use crate::model::layer_spec::LayerSpec;
+use crate::model::layer_spec::MakeContext;
+use std::collections::{HashMap, HashSet};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use burn::module::{Module, ParamId};
+use burn::tensor::Device;
+
+use crate::autodiff::erased_layer::ErasedLayer;
+use crate::autodiff::trained_layer::TrainedLayer;
+use crate::error::BuildError;
+use crate::layer::Layer;
+use crate::layer::apply::{Apply, Stateless};
+use crate::layer::context::LayerContext;
+use crate::model::replay::unreplayable;
+use crate::parameters::floats::{FloatParameter, float_parameters};
+use crate::parameters::initialize::initialize;
+use crate::parameters::named::Named;
+use crate::value::boundary::Boundary;
+
+/// A model: named layers, one after the other.
+///
+/// `In` is what the first layer takes, `Out` what the last one returns; a layer that doesn't fit the
+/// one before it doesn't compile. A layer is given as a function of the device, called once when the
+/// pipeline is built, and only for the stages that this process owns: the whole model never sits on
+/// one device.
+///
+/// ```
+/// use burn::nn::{EmbeddingConfig, LinearConfig};
+/// use burn::tensor::{Int, Tensor, activation::relu};
+/// use stovepipe_burn::Sequential;
+///
+/// let model = Sequential::<Tensor<2, Int>>::new()
+///     .push_module("embed", |device| EmbeddingConfig::new(64, 32).init(device), |m, ids| m.forward(ids))
+///     .push_fn("relu", |x: Tensor<3>| relu(x))
+///     .push_module("head", |device| LinearConfig::new(32, 64).init(device), |m, x: Tensor<3>| m.forward(x));
+/// assert_eq!(model.names(), ["embed", "relu", "head"]);
+/// ```
+///
+/// ```compile_fail
+/// # use burn::nn::LinearConfig;
+/// # use burn::tensor::{Int, Tensor};
+/// # use stovepipe_burn::Sequential;
+/// // Token ids don't go into a linear layer.
+/// let model = Sequential::<Tensor<2, Int>>::new()
+///     .push_module("head", |device| LinearConfig::new(32, 64).init(device), |m, x: Tensor<3>| m.forward(x));
+/// ```
+pub struct Sequential<In, Out = In> {
+    pub(crate) layers: Vec<LayerSpec>,
+    /// Paths of parameters that are one.
+    pub(crate) ties: Vec<Vec<String>>,
+    types: PhantomData<fn(In) -> Out>,
+}
+
+impl<In: Boundary> Sequential<In, In> {
+    /// A model without layers, which takes `In`.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { layers: Vec::new(), ties: Vec::new(), types: PhantomData }
+    }
+}
+
+impl<In: Boundary> Default for Sequential<In, In> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
+    /// Adds a layer.
+    ///
+    /// `name` must be unique in the model: it names the layer's seed, its parameters' paths and ids,
+    /// and errors. `init` makes the layer on a device.
+    #[must_use]
+    pub fn push<L>(
+        mut self,
+        name: impl Into<String>,
+        init: impl Fn(&Device) -> L + Send + Sync + 'static,
+    ) -> Sequential<In, L::Output>
+    where
+        L: Layer<Input = Out>,
+    {
+        let name: Arc<str> = name.into().into();
+        let init = Arc::new(init);
+        let looked_at = Arc::clone(&init);
+        let look = Box::new(move || {
+            let layer = looked_at(&Device::flex().autodiff());
+            LayerFacts {
+                parameters: layer.num_params(),
+                flops: layer.flops(),
+                unreplayable: unreplayable(&layer),
+                floats: float_parameters(&layer),
+                stashes: layer.stashes(),
+                pops: layer.pops(),
+            }
+        });
+        let layer_name = Arc::clone(&name);
+        let make = Box::new(move |context: &MakeContext<'_>| -> Box<dyn ErasedLayer> {
+            let module = initialize(context.seed, &layer_name, context.device, |host| {
+                Named::new(Arc::clone(&layer_name), init(host))
+            });
+            let (name, optimizer) = (Arc::clone(&layer_name), context.optimizer.clone());
+            Box::new(TrainedLayer::new(name, module, optimizer, context.compute))
+        });
+        self.layers.push(LayerSpec { name, make, look });
+        Sequential { layers: self.layers, ties: self.ties, types: PhantomData }
+    }
+
+    /// Adds a Burn module that isn't a [`Layer`], with the function that runs it.
+    #[must_use]
+    pub fn push_module<M, O, F>(
+        self,
+        name: impl Into<String>,
+        init: impl Fn(&Device) -> M + Send + Sync + 'static,
+        forward: F,
+    ) -> Sequential<In, O>
+    where
+        M: Module + 'static,
+        O: Boundary,
+        F: Fn(&M, Out) -> O + Send + Sync + 'static,
+    {
+        let forward = Arc::new(move |module: &M, input: Out, _: &mut LayerContext<'_>| {
+            forward(module, input)
+        });
+        self.push(name, move |device| Apply::new(init(device), Arc::clone(&forward)))
+    }
+
+    /// Adds a layer without parameters.
+    #[must_use]
+    pub fn push_fn<O, F>(self, name: impl Into<String>, forward: F) -> Sequential<In, O>
+    where
+        O: Boundary,
+        F: Fn(Out) -> O + Send + Sync + 'static,
+    {
+        self.push_module(name, |_| Stateless, move |_: &Stateless, input| forward(input))
+    }
+
+    /// Adds a layer without parameters that looks at its [`LayerContext`], such as dropout.
+    ///
+    /// ```
+    /// use burn::tensor::Tensor;
+    /// use stovepipe_burn::Sequential;
+    ///
+    /// let model = Sequential::<Tensor<2>>::new()
+    ///     .push_fn_with_context("dropout", |x: Tensor<2>, context| context.dropout(x, 0.1));
+    /// ```
+    #[must_use]
+    pub fn push_fn_with_context<O, F>(
+        self,
+        name: impl Into<String>,
+        forward: F,
+    ) -> Sequential<In, O>
+    where
+        O: Boundary,
+        F: Fn(Out, &mut LayerContext<'_>) -> O + Send + Sync + 'static,
+    {
+        let forward = Arc::new(move |_: &Stateless, input: Out, context: &mut LayerContext<'_>| {
+            forward(input, context)
+        });
+        self.push(name, move |_| Apply::new(Stateless, Arc::clone(&forward)))
+    }
+
+    /// Adds `count` layers of one type, named `name.0`, `name.1` and so on.
+    #[must_use]
+    pub fn repeat<L>(
+        mut self,
+        name: &str,
+        count: usize,
+        init: impl Fn(&Device) -> L + Send + Sync + 'static,
+    ) -> Self
+    where
+        L: Layer<Input = Out, Output = Out>,
+    {
+        let init = Arc::new(init);
+        for index in 0..count {
+            let init = Arc::clone(&init);
+            self = self.push(format!("{name}.{index}"), move |device| init(device));
+        }
+        self
+    }
+
+    /// Makes one parameter of several, given by their paths in the model, such as `embed.weight` and
+    /// `head.weight`. They must have the same shape. All start as the one of the first layer, and each is
+    /// updated with the sum of all their gradients, so that they stay equal whatever stages they are on.
+    /// The parameter goes by the path of its first layer, and counts once where gradients are clipped.
+    ///
+    /// An optimizer with parameter groups must treat all these paths alike.
+    #[must_use]
+    pub fn tie<P: Into<String>>(mut self, paths: impl IntoIterator<Item = P>) -> Self {
+        self.ties.push(paths.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Number of layers.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Whether there is no layer.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.layers.is_empty()
+    }
+
+    /// The layers' names in order.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        self.layers.iter().map(|layer| layer.name.to_string()).collect()
+    }
+
+    /// The number of parameters of each layer; nothing is allocated for it.
+    #[must_use]
+    pub fn parameter_counts(&self) -> Vec<usize> {
+        self.sizes().iter().map(|size| size.parameters).collect()
+    }
+
+    fn sizes(&self) -> Vec<LayerFacts> {
+        self.layers.iter().map(|layer| (layer.look)()).collect()
+    }
+
+    /// Looks at all layers, and refuses what can't be trained.
+    pub(crate) fn check(&self) -> Result<Vec<LayerFacts>, BuildError> {
+        if self.is_empty() {
+            return Err(BuildError::NoLayers);
+        }
+        let mut names = HashSet::new();
+        if let Some(layer) = self.layers.iter().find(|layer| !names.insert(&layer.name)) {
+            return Err(BuildError::NameTwice { name: layer.name.to_string() });
+        }
+        let sizes = self.sizes();
+        let mut known: HashMap<ParamId, String> = HashMap::new();
+        for (layer, size) in self.layers.iter().zip(&sizes) {
+            for FloatParameter { path, id, .. } in &size.floats {
+                let second = format!("{}.{path}", layer.name);
+                let Some(first) = known.insert(*id, second.clone()) else { continue };
+                let is_tied = |tie: &Vec<String>| tie.contains(&first) && tie.contains(&second);
+                if !self.ties.iter().any(is_tied) {
+                    return Err(BuildError::SharedParameter { first, second });
+                }
+            }
+        }
+        Ok(sizes)
+    }
+}

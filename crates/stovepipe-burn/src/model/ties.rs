@@ -1,0 +1,59 @@
+//! Tied parameters: one parameter that several layers use, such as the embedding of a language model that
+//! is also its output layer.
+//!
+//! Each use has a copy of its own, with its own leaf and accumulator, on the rank of its layer. At the
+//! end of a step the uses' gradients are added in layer order, on every rank alike, and each copy is
+//! updated with the sum: so copies stay equal to the last bit, wherever the layers are.
+
+use crate::error::BuildError;
+use crate::model::layer_spec::{LayerFacts, LayerSpec};
+
+/// One use of a tied parameter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TiedUse {
+    pub(crate) layer: usize,
+    /// The parameter's path in the model.
+    pub(crate) path: String,
+}
+
+/// The uses of one parameter in the order of their layers. The first one names it.
+pub(crate) type Tie = Vec<TiedUse>;
+
+/// Finds the layers of tied paths.
+pub(crate) fn ties_of<'a>(
+    paths: &[Vec<String>],
+    layers: &[LayerSpec],
+    sizes: &'a [LayerFacts],
+) -> Result<Vec<Tie>, BuildError> {
+    let mut known: Vec<&String> = Vec::new();
+    let mut ties = Vec::new();
+    for group in paths {
+        let refuse =
+            |path: &str, problem: String| Err(BuildError::Tie { path: path.to_owned(), problem });
+        let mut uses: Vec<(TiedUse, &[usize])> = Vec::new();
+        for path in group {
+            if known.contains(&path) {
+                return refuse(path, "it is tied twice".to_owned());
+            }
+            known.push(path);
+            let own = |(layer, size): (usize, &'a LayerFacts)| {
+                let rest = path.strip_prefix(&*layers[layer].name)?.strip_prefix('.')?;
+                let float = size.floats.iter().find(|float| float.path == rest)?;
+                Some((layer, &*float.shape))
+            };
+            let Some((layer, shape)) = sizes.iter().enumerate().find_map(own) else {
+                return refuse(path, "the model has no such parameter".to_owned());
+            };
+            if let Some((first, expected)) = uses.first().filter(|(_, s)| *s != shape) {
+                let problem =
+                    format!("its shape is {shape:?}, that of {} {expected:?}", first.path);
+                return refuse(path, problem);
+            }
+            uses.push((TiedUse { layer, path: path.clone() }, shape));
+        }
+        let mut uses: Tie = uses.into_iter().map(|(tied, _)| tied).collect();
+        uses.sort_by_key(|tied| tied.layer);
+        ties.push(uses);
+    }
+    Ok(ties)
+}

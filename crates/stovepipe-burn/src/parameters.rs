@@ -1,0 +1,11 @@
+//! Modules seen as parameters by path: reading, writing, casting, averaging, initializing.
+
+pub(crate) mod averaging;
+pub(crate) mod cast;
+pub(crate) mod floats;
+pub(crate) mod gradients;
+pub(crate) mod initialize;
+pub(crate) mod named;
+pub(crate) mod path;
+pub(crate) mod read;
+pub(crate) mod write;

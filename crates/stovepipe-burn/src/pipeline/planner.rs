@@ -1,0 +1,101 @@
+//! How mini-batches are run: from schedule and checkpoint policy to the program of a step.
+
+use stovepipe_checkpoint::{CheckpointPolicy, Layout};
+use stovepipe_schedule::{
+    Edges, ForwardOnly, MicroBatch, Mode, Plan, Program, Rank, Retention, Schedule, Shape, Stage,
+};
+
+use crate::error::BuildError;
+use crate::model::replay::Unreplayable;
+
+/// How mini-batches are run.
+pub(crate) struct Planner {
+    pub(crate) schedule: Box<dyn Schedule>,
+    pub(crate) policy: Box<dyn CheckpointPolicy>,
+    pub(crate) shape: Shape,
+    /// Layers in each stage.
+    pub(crate) layers: Vec<usize>,
+    pub(crate) placement: Vec<Rank>,
+    /// The chain and the model's skips.
+    pub(crate) edges: Edges,
+    /// Layers that can't be recomputed: number, name and why.
+    pub(crate) unreplayable: Vec<(usize, String, Unreplayable)>,
+}
+
+impl Planner {
+    pub(crate) fn plan(&self, micro_batches: usize) -> Result<Plan, BuildError> {
+        let plan = self.schedule.plan(Shape { micro_batches, ..self.shape })?;
+        let refuse = |reason: String| {
+            Err(BuildError::Schedule { schedule: self.schedule.name().to_owned(), reason })
+        };
+        if (plan.ranks(), plan.stages(), plan.micro_batches())
+            != (self.shape.ranks, self.shape.stages(), micro_batches)
+        {
+            return refuse(format!(
+                "for {} it planned {} ranks, {} stages and {} micro-batches",
+                Shape { micro_batches, ..self.shape },
+                plan.ranks(),
+                plan.stages(),
+                plan.micro_batches()
+            ));
+        }
+        if plan.splits_backward() {
+            return refuse(
+                "its plan splits backwards into I and W, which Burn's autodiff can't; use one made \
+                 of F and B, such as gpipe or 1f1b"
+                    .to_owned(),
+            );
+        }
+        if !self.placement.is_empty() && plan.placement() != self.placement {
+            return refuse(format!(
+                "with {micro_batches} micro-batches it places stages on other ranks than with {}",
+                self.shape.micro_batches
+            ));
+        }
+        Ok(plan)
+    }
+
+    /// Refuses to recompute layers whose forward can't be run twice.
+    fn check_replay(&self, retention: &Retention, micro_batches: usize) -> Result<(), BuildError> {
+        for (layer, name, found) in &self.unreplayable {
+            // The stage of the layer, and its place there.
+            let (mut stage, mut place) = (0, *layer);
+            while place >= self.layers[stage] {
+                place -= self.layers[stage];
+                stage += 1;
+            }
+            let drops = |m| {
+                let dropped = retention.of(Stage::new(stage), m).dropped();
+                dropped.iter().any(|segment| segment.contains(&place))
+            };
+            if MicroBatch::first(micro_batches).any(drops) {
+                let module = match &*found.path {
+                    "" => found.module.to_owned(),
+                    path => format!("{} (`{path}`)", found.module),
+                };
+                let (layer, advice) = (name.clone(), found.advice);
+                return Err(BuildError::Unreplayable { layer, module, advice });
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn program(&self, mode: Mode, micro_batches: usize) -> Result<Program, BuildError> {
+        let edges = &self.edges;
+        let training = self.plan(micro_batches)?;
+        if mode == Mode::ForwardOnly {
+            let plan = ForwardOnly::on_placement_of(&training, micro_batches)?;
+            return Ok(Program::lower(&plan, edges, &Retention::keep_all(&plan))?);
+        }
+        if training.mode() != Mode::Training {
+            return Err(BuildError::Schedule {
+                schedule: self.schedule.name().to_owned(),
+                reason: "its plan has no backwards; evaluation makes its own plan".to_owned(),
+            });
+        }
+        let retention = self.policy.retention(Layout::new(&training, &self.layers)?)?;
+        let retention = retention.with_recomputed(&training, &self.layers);
+        self.check_replay(&retention, micro_batches)?;
+        Ok(Program::lower(&training, edges, &retention)?)
+    }
+}

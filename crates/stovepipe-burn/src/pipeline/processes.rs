@@ -1,0 +1,142 @@
+//! What is different where ranks are processes: what they compare before they run anything, and what they
+//! tell each other beside a step.
+
+use stovepipe_runtime::{Agreement, StepError};
+use stovepipe_schedule::{Span, Timeline};
+use stovepipe_transport::Wire;
+
+use crate::error::TrainError;
+use crate::pipeline::Pipeline;
+use crate::pipeline::spec::PipelineSpec;
+use crate::stage::batch::{Task, Values};
+use crate::value::boundary::Boundary;
+use crate::value::packet::Packet;
+
+/// What a pipeline must have in common with those of other processes.
+pub(crate) fn agreement_on_model(spec: &PipelineSpec) -> Agreement {
+    let PipelineSpec {
+        layers,
+        sizes,
+        partition,
+        compute_dtype,
+        scaler,
+        metric_names,
+        settings,
+        ..
+    } = spec;
+    let names = layers.iter().zip(sizes).map(|(layer, size)| {
+        let floats: Vec<_> = size.floats.iter().map(|float| (&float.path, &float.shape)).collect();
+        (&*layer.name, size.parameters, floats, &size.stashes, &size.pops)
+    });
+    let tied: Vec<_> = settings.ties.iter().flatten().map(|tied| &tied.path).collect();
+    Agreement::new()
+        .with("the number of layers", layers.len())
+        .with_fingerprint("the model", (names.collect::<Vec<_>>(), tied))
+        .with("the cut into stages", partition)
+        .with("the seed", settings.seed)
+        .with("clipping", format_args!("{:?}", settings.clipping))
+        .with("staged updates", settings.atomic_updates)
+        .with("the type of computation", format_args!("{compute_dtype:?}"))
+        .with("loss scaling", format_args!("{scaler:?}"))
+        .with("metrics", metric_names.join(", "))
+}
+
+impl Task {
+    fn describe(&self) -> String {
+        match self {
+            Self::Train(rate) => format!("step at learning rate {}", rate.base()),
+            Self::Accumulate => "accumulate".to_owned(),
+            Self::Gradients => "gradients".to_owned(),
+            Self::Evaluate => "evaluate".to_owned(),
+            Self::Predict => "predict".to_owned(),
+        }
+    }
+}
+
+impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
+    /// The number of this process, which is its rank, or 0 where all ranks are in this process: that of
+    /// process 0 may print what all know.
+    #[must_use]
+    pub fn process(&self) -> usize {
+        self.process
+    }
+
+    /// Every process contributes `bytes`, such as its part of a report, and gets the contributions of all in
+    /// the order of their ranks. A pipeline within one process gets its own.
+    ///
+    /// # Errors
+    ///
+    /// [`StepError`], as of a step.
+    pub fn gather(&mut self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, StepError> {
+        self.workers.gather(bytes)
+    }
+
+    /// Puts together what each process knows of the same step: its own ranks' spans. Their clocks are those
+    /// of their processes, from the moment when all had agreed on the step. Every process has to call it.
+    ///
+    /// # Errors
+    ///
+    /// [`StepError`], as of a step.
+    pub fn gather_timeline(&mut self, own: &Timeline) -> Result<Timeline, StepError> {
+        if !self.workers.is_spread() {
+            return Ok(own.clone());
+        }
+        let rank = self.process;
+        let lines = own.spans(rank).iter().map(|s| format!("{} {} {}\n", s.action, s.start, s.end));
+        let update = own.update(rank).map(|update| format!("{} {}", update.start, update.end));
+        let text = lines.chain(update).collect::<String>();
+        let gathered = self.gather(text.into_bytes())?;
+        let rows = gathered.iter().map(|bytes| {
+            read_row(&String::from_utf8_lossy(bytes)).ok_or_else(|| {
+                StepError::Setup("another process sent a timeline that can't be read".to_owned())
+            })
+        });
+        let (spans, updates) = rows.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+        Ok(Timeline::new(spans, updates))
+    }
+
+    /// Gives the prediction of the process with the last stage to all processes.
+    pub(crate) fn share(&mut self, own: Option<Packet>) -> Result<Option<Packet>, TrainError> {
+        if !self.workers.is_spread() {
+            return Ok(own);
+        }
+        let mut bytes = Vec::new();
+        if let Some(own) = own {
+            let tail = own.encode(&mut bytes)?;
+            bytes.extend(tail.as_ref());
+        }
+        let gathered = self.gather(bytes)?;
+        let shared = gathered.iter().find(|bytes| !bytes.is_empty());
+        Ok(shared.map(|bytes| Packet::decode(bytes)).transpose()?)
+    }
+
+    /// What processes compare before a call.
+    pub(crate) fn agreement_on_call(&self, task: &Task, values: &Values) -> Agreement {
+        if !self.workers.is_spread() {
+            return Agreement::new();
+        }
+        let agreement = Agreement::new().with("the call", task.describe());
+        agreement
+            .and(self.agreement.clone())
+            .with("the number of updates so far", self.updates)
+            .with_fingerprint("the batch", values)
+    }
+}
+
+type Row = (Vec<Span>, Option<std::ops::Range<f64>>);
+
+fn read_row(text: &str) -> Option<Row> {
+    let (mut spans, mut update) = (Vec::new(), None);
+    for line in text.lines() {
+        match *line.split(' ').collect::<Vec<_>>() {
+            [action, start, end] => spans.push(Span {
+                action: action.parse().ok()?,
+                start: start.parse().ok()?,
+                end: end.parse().ok()?,
+            }),
+            [start, end] => update = Some(start.parse().ok()?..end.parse().ok()?),
+            _ => return None,
+        }
+    }
+    Some((spans, update))
+}

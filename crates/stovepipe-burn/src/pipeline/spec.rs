@@ -1,0 +1,129 @@
+//! A pipeline whose parts are known and checked, and not yet made: which rank makes what.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::optim::ModuleOptimizer;
+use burn::tensor::{Device, FloatDType, TensorData};
+use stovepipe_partition::Partition;
+use stovepipe_schedule::{Rank, Stage};
+
+use crate::autodiff::erased_layer::ErasedLayer;
+use crate::loss::erasure::ErasedLoss;
+use crate::loss::scaling::Scaler;
+use crate::model::layer_spec::{LayerFacts, LayerSpec, MakeContext};
+use crate::model::skips::{Skip, names_of};
+use crate::pipeline::planner::Planner;
+use crate::pipeline::summary::{SharedDevice, StageSummary};
+use crate::stage::burn_stage::{BurnStage, StageSettings};
+use crate::stage::routes::Routes;
+
+pub(crate) struct PipelineSpec {
+    pub(crate) layers: Vec<LayerSpec>,
+    pub(crate) sizes: Vec<LayerFacts>,
+    pub(crate) partition: Partition,
+    pub(crate) planner: Planner,
+    pub(crate) skips: Vec<Skip>,
+    /// At least one; rank r has number r modulo their number.
+    pub(crate) devices: Vec<Device>,
+    pub(crate) optimizer: ModuleOptimizer,
+    pub(crate) compute_dtype: Option<FloatDType>,
+    pub(crate) rates: Option<ModuleLrScheduler>,
+    pub(crate) loss: Option<Arc<ErasedLoss>>,
+    pub(crate) scaler: Option<Scaler>,
+    pub(crate) metric_names: Vec<String>,
+    pub(crate) settings: StageSettings,
+    /// Of tied parameters that have been made, by the path of their first use.
+    pub(crate) tied_values: BTreeMap<String, TensorData>,
+}
+
+impl PipelineSpec {
+    /// What each stage will be.
+    pub(crate) fn summaries(&self) -> Vec<StageSummary> {
+        let of = |stage: Stage| {
+            let range = self.partition.range(stage.index());
+            let rank = self.planner.placement[stage.index()];
+            StageSummary {
+                stage,
+                rank,
+                layers: self.layers[range.clone()].iter().map(|b| b.name.to_string()).collect(),
+                parameters: self.sizes[range].iter().map(|size| size.parameters).sum(),
+                device: self.settings.backend.device_name(self.device(rank)),
+            }
+        };
+        Stage::first(self.partition.parts()).map(of).collect()
+    }
+
+    pub(crate) fn device(&self, rank: Rank) -> &Device {
+        &self.devices[rank.index() % self.devices.len()]
+    }
+
+    /// The devices with several of these ranks, which wait for each other there.
+    pub(crate) fn shared_devices(&self, ranks: usize) -> Vec<SharedDevice> {
+        let mut found: Vec<(&Device, Vec<Rank>)> = Vec::new();
+        for rank in Rank::first(ranks) {
+            let device = self.device(rank);
+            match found.iter_mut().find(|(other, _)| *other == device) {
+                Some((_, ranks)) => ranks.push(rank),
+                None => found.push((device, vec![rank])),
+            }
+        }
+        let backend = &self.settings.backend;
+        found.retain(|(device, ranks)| ranks.len() > 1 && !backend.is_parallel(device));
+        let name = |device: &Device| backend.device_name(device);
+        let shared = found.into_iter();
+        shared.map(|(device, ranks)| SharedDevice { device: name(device), ranks }).collect()
+    }
+
+    /// Makes a layer on the device of `rank`.
+    pub(crate) fn layer(&self, layer: usize, rank: Rank) -> Box<dyn ErasedLayer> {
+        let context = MakeContext {
+            seed: self.settings.seed,
+            device: self.device(rank),
+            optimizer: &self.optimizer,
+            compute: self.compute_dtype,
+        };
+        let mut cell = (self.layers[layer].make)(&context);
+        cell.name_skips(names_of(&self.skips, layer));
+        cell
+    }
+
+    pub(crate) fn routes(&self, stage: Stage) -> Routes {
+        Routes::of(stage, &self.planner.edges, &self.skips, &self.partition)
+    }
+
+    /// Makes the stages of a rank.
+    pub(crate) fn stages(&mut self, rank: Rank) -> Vec<(Stage, BurnStage)> {
+        let stages = self.partition.parts();
+        let own = Stage::first(stages).filter(|s| self.planner.placement[s.index()] == rank);
+        let own: Vec<Stage> = own.collect();
+        let mut made = Vec::with_capacity(own.len());
+        for stage in own {
+            let range = self.partition.range(stage.index());
+            let mut cells: Vec<_> = range.clone().map(|layer| self.layer(layer, rank)).collect();
+            let ties = Arc::clone(&self.settings.ties);
+            for tie in ties.iter().filter(|tie| tie.iter().any(|t| range.contains(&t.layer))) {
+                let first = &tie[0];
+                if !self.tied_values.contains_key(&first.path) {
+                    let parameters = match first.layer.checked_sub(range.start) {
+                        Some(place) if place < cells.len() => cells[place].parameters(),
+                        // It may be another process that has it.
+                        _ => self.layer(first.layer, rank).parameters(),
+                    };
+                    self.tied_values.extend(parameters.into_iter().filter(|p| p.0 == first.path));
+                }
+                for tied in tie[1..].iter().filter(|tied| range.contains(&tied.layer)) {
+                    let value = &self.tied_values[&first.path];
+                    cells[tied.layer - range.start].set_parameter(&tied.path, value);
+                }
+            }
+            let place = (stage.index() == 0, stage.index() + 1 == stages);
+            let loss = self.loss.clone().filter(|_| place.1);
+            let (device, routes) = (self.device(rank).clone(), self.routes(stage));
+            let (first, settings) = (range.start, self.settings.clone());
+            made.push((stage, BurnStage::new(cells, device, place, loss, routes, first, settings)));
+        }
+        made
+    }
+}

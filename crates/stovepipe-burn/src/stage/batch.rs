@@ -1,0 +1,112 @@
+//! What a step is given: the mini-batch, cut into micro-batches.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use stovepipe_runtime::Agreement;
+
+use crate::error::TrainError;
+use crate::stage::split::micro_batch_ranges;
+use crate::value::packet::Packet;
+
+/// What a step is for.
+#[derive(Clone)]
+pub(crate) enum Task {
+    /// Update the parameters at this learning rate.
+    Train(ModuleLearningRate),
+    /// Keep the gradients for the next update.
+    Accumulate,
+    /// Compute the gradients and hand them out.
+    Gradients,
+    /// Compute the loss.
+    Evaluate,
+    /// Hand out the model's output.
+    Predict,
+}
+
+/// The input of a step: the mini-batch, cut into micro-batches.
+pub(crate) struct Batch {
+    pub(crate) task: Task,
+    /// What processes compare.
+    pub(crate) agreement: Agreement,
+    /// Updates made before this step.
+    pub(crate) updates: u64,
+    /// What the loss is multiplied by for the backward.
+    pub(crate) scale: f64,
+    pub(crate) samples: Vec<Range<usize>>,
+    pub(crate) inputs: Vec<Packet>,
+    /// Empty where no loss is computed.
+    pub(crate) targets: Vec<Packet>,
+    /// By micro-batch and name.
+    pub(crate) side: Vec<BTreeMap<String, Packet>>,
+}
+
+impl Batch {
+    pub(crate) fn with_agreement(self, agreement: Agreement) -> Self {
+        Self { agreement, ..self }
+    }
+}
+
+/// The tensors of a mini-batch.
+#[derive(Hash)]
+pub(crate) struct Values {
+    pub(crate) input: Packet,
+    pub(crate) target: Option<Packet>,
+    /// By name.
+    pub(crate) side: BTreeMap<String, Packet>,
+}
+
+impl Values {
+    /// Cuts them into `asked` micro-batches, or fewer if there are fewer samples.
+    pub(crate) fn cut(
+        self,
+        asked: usize,
+        task: Task,
+        updates: u64,
+        scale: f64,
+    ) -> Result<Batch, TrainError> {
+        let Self { input, target, side } = self;
+        let refuse = |what| move |reason| TrainError::Batch { what, reason };
+        let samples = input.samples().map_err(refuse("input"))?;
+        if samples == 0 {
+            return Err(refuse("input")("it has no samples".to_owned()));
+        }
+        if let Some(target) = &target {
+            let targets = target.samples().map_err(refuse("target"))?;
+            if targets != samples {
+                return Err(TrainError::Samples { input: samples, target: targets });
+            }
+        }
+        for (name, value) in &side {
+            let found = value.samples().map_err(refuse("side input"))?;
+            if found != samples {
+                let name = name.clone();
+                return Err(TrainError::SideInput { name, input: samples, found });
+            }
+        }
+        let ranges = micro_batch_ranges(samples, asked);
+        if ranges.len() < asked {
+            tracing::warn!(
+                samples,
+                asked,
+                used = ranges.len(),
+                "the batch is smaller than the number of micro-batches"
+            );
+        }
+        let cut = |packet: &Packet| ranges.iter().map(|range| packet.slice(range)).collect();
+        let side_of = |range: &Range<usize>| {
+            side.iter().map(|(name, value)| (name.clone(), value.slice(range))).collect()
+        };
+        Ok(Batch {
+            task,
+            agreement: Agreement::new(),
+            updates,
+            scale,
+            side: ranges.iter().map(side_of).collect(),
+            inputs: cut(&input),
+            targets: target.as_ref().map(cut).unwrap_or_default(),
+            samples: ranges.clone(),
+        })
+    }
+}

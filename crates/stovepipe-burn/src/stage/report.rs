@@ -1,0 +1,148 @@
+//! What stages tell each other at the end of a step: losses, weights, norms. Added in the order of stages,
+//! layers and micro-batches, never as sums of a stage, so that cutting elsewhere changes no bit.
+
+use std::collections::BTreeMap;
+
+use crate::error::StageError;
+
+/// What one stage reports.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Report {
+    /// The sum of the squared gradients of each layer, where a norm is wanted.
+    pub(crate) squared_norms: Vec<f64>,
+    /// What layers add to the loss, layer by layer.
+    pub(crate) added: Vec<f64>,
+    /// On the last stage, sum and weight of the loss of each micro-batch.
+    pub(crate) losses: Vec<(f64, f64)>,
+    /// On the last stage, the same of each metric, one after the other.
+    pub(crate) metrics: Vec<(f64, f64)>,
+    /// The gradients of uses of tied parameters, by their number among all uses.
+    pub(crate) tied: Vec<(u64, Vec<f32>)>,
+}
+
+impl Report {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let Self { squared_norms, added, losses, metrics, tied } = self;
+        let counts = [squared_norms.len(), added.len(), losses.len(), metrics.len()];
+        let pairs = losses.iter().chain(metrics).flat_map(|&(sum, weight)| [sum, weight]);
+        let numbers = squared_norms.iter().chain(added).copied().chain(pairs);
+        let counts = counts.into_iter().flat_map(|count| (count as u64).to_le_bytes());
+        let mut bytes: Vec<u8> = counts.chain(numbers.flat_map(f64::to_le_bytes)).collect();
+        for (number, gradient) in tied {
+            bytes.extend(number.to_le_bytes());
+            bytes.extend((gradient.len() as u64).to_le_bytes());
+            bytes.extend(gradient.iter().flat_map(|value| value.to_le_bytes()));
+        }
+        bytes
+    }
+
+    fn decode(mut bytes: &[u8]) -> Option<Self> {
+        let mut words = |count: usize| {
+            let (taken, rest) = bytes.split_at_checked(count.checked_mul(8)?)?;
+            bytes = rest;
+            Some(taken.as_chunks::<8>().0)
+        };
+        let counts = words(4)?.iter().map(|count| u64::from_le_bytes(*count) as usize);
+        let [norms, added, losses, metrics] = counts.collect::<Vec<_>>().try_into().ok()?;
+        let mut numbers = |count: usize| -> Option<Vec<f64>> {
+            Some(words(count)?.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect())
+        };
+        let (squared_norms, added) = (numbers(norms)?, numbers(added)?);
+        let mut pairs = |count: usize| -> Option<Vec<(f64, f64)>> {
+            let numbers = numbers(count.checked_mul(2)?)?;
+            Some(numbers.as_chunks::<2>().0.iter().map(|&[sum, weight]| (sum, weight)).collect())
+        };
+        let (losses, metrics) = (pairs(losses)?, pairs(metrics)?);
+        let mut tied = Vec::new();
+        while let Some((number, rest)) = bytes.split_first_chunk::<8>() {
+            let (count, rest) = rest.split_first_chunk::<8>()?;
+            let count = usize::try_from(u64::from_le_bytes(*count)).ok()?;
+            let (values, rest) = rest.split_at_checked(count.checked_mul(4)?)?;
+            let values = values.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+            tied.push((u64::from_le_bytes(*number), values.collect()));
+            bytes = rest;
+        }
+        let report = Self { squared_norms, added, losses, metrics, tied };
+        bytes.is_empty().then_some(report)
+    }
+
+    /// Those of all stages, in order.
+    pub(crate) fn decode_all(reports: &[Vec<u8>]) -> Result<Vec<Self>, StageError> {
+        let decode = |(stage, bytes): (usize, &Vec<u8>)| {
+            Self::decode(bytes).ok_or(StageError::Report { stage })
+        };
+        reports.iter().enumerate().map(decode).collect()
+    }
+}
+
+/// Sum and weight of the loss of the whole mini-batch.
+pub(crate) fn mean_of(reports: &[Report]) -> (f64, f64) {
+    let losses = reports.iter().flat_map(|report| &report.losses);
+    losses.fold((0.0, 0.0), |(sum, weight), (s, w)| (sum + s, weight + w))
+}
+
+/// A mean; zero where nothing counts.
+pub(crate) fn mean(sum: f64, weight: f64) -> f64 {
+    if sum == 0.0 && weight == 0.0 { 0.0 } else { sum / weight }
+}
+
+/// The sum of what layers added to the loss.
+pub(crate) fn added_by_layers(reports: &[Report]) -> f64 {
+    reports.iter().flat_map(|report| &report.added).sum()
+}
+
+/// The means of the metrics of these names over the whole mini-batch.
+pub(crate) fn metrics_of(reports: &[Report], names: &[String]) -> BTreeMap<String, f64> {
+    let Some(last) = reports.last().filter(|last| !last.losses.is_empty()) else {
+        return BTreeMap::new();
+    };
+    let metrics = names.iter().zip(last.metrics.chunks(last.losses.len()));
+    let of = |pairs: &[(f64, f64)]| {
+        let (sum, weight) =
+            pairs.iter().fold((0.0, 0.0), |(s, w), (sum, weight)| (s + sum, w + weight));
+        mean(sum, weight)
+    };
+    metrics.map(|(name, pairs)| (name.clone(), of(pairs))).collect()
+}
+
+/// The norm of the mean gradient over all stages, if layers reported theirs; tied parameters come last.
+pub(crate) fn norm_of(reports: &[Report], tied_squares: f64, weight: f64) -> Option<f64> {
+    let mut squares = reports.iter().flat_map(|report| &report.squared_norms).peekable();
+    squares.peek()?;
+    Some((squares.sum::<f64>() + tied_squares).sqrt() / weight)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_read_back_and_add_up() {
+        let first = Report { squared_norms: vec![9.0, 7.0], added: vec![0.5], ..Report::default() };
+        let last = Report {
+            squared_norms: vec![9.0],
+            added: vec![0.25, 0.25],
+            losses: vec![(3.0, 2.0), (1.0, 0.5)],
+            metrics: vec![(1.0, 2.0), (0.0, 2.0), (6.0, 1.0), (0.0, 1.0)],
+            tied: vec![(3, vec![1.5, -2.0, 0.25]), (7, Vec::new())],
+        };
+        let sent = [first.encode(), last.encode()];
+        let read = Report::decode_all(&sent).expect("readable");
+        assert_eq!(read, [first, last]);
+        assert_eq!((mean_of(&read), norm_of(&read, 0.0, 2.0)), ((4.0, 2.5), Some(2.5)));
+        assert_eq!(norm_of(&[Report::default()], 0.0, 1.0), None);
+        assert_eq!(added_by_layers(&read), 1.0);
+        let metrics = metrics_of(&read, &["a".to_owned(), "b".to_owned()]);
+        assert_eq!(metrics.into_values().collect::<Vec<_>>(), [0.25, 3.0]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_names_its_stage() {
+        let good = Report::default().encode();
+        for bad in [vec![], vec![1; 7], [9u64.to_le_bytes(); 4].concat(), vec![0; 40], vec![0; 33]]
+        {
+            let found = Report::decode_all(&[good.clone(), bad]);
+            assert_eq!(found, Err(StageError::Report { stage: 1 }));
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Gradients of tied parameters: the sums over all uses, the same on every rank.
+
+use std::collections::BTreeMap;
+
+use burn::tensor::{Device, Tensor, TensorData};
+
+use crate::model::ties::Tie;
+use crate::stage::report::Report;
+
+/// The sum of the gradients of all uses of each tied parameter, in the order of the layers; none where no
+/// use has one. Added on the host, so that every rank finds the same bits.
+pub(crate) fn tied_sums(ties: &[Tie], reports: &[Report]) -> Vec<Option<Vec<f32>>> {
+    let mut gradients: BTreeMap<u64, &Vec<f32>> = BTreeMap::new();
+    for report in reports {
+        gradients.extend(report.tied.iter().map(|(number, gradient)| (*number, gradient)));
+    }
+    let mut number = 0;
+    let mut of = |tie: &Tie| {
+        let uses = number..number + tie.len() as u64;
+        number = uses.end;
+        let all = gradients.range(uses).map(|(_, gradient)| (*gradient).clone());
+        all.reduce(|sum, more| sum.iter().zip(more).map(|(sum, more)| sum + more).collect())
+    };
+    ties.iter().map(&mut of).collect()
+}
+
+/// The sum of the squares of these gradients.
+pub(crate) fn tied_squared_norm(sums: &[Option<Vec<f32>>]) -> f64 {
+    let square = |sum: &Vec<f32>| {
+        let data = TensorData::new(sum.clone(), [sum.len()]);
+        let squares = Tensor::<1>::from_data(data, &Device::flex()).powi_scalar(2).sum();
+        squares.into_data().iter::<f64>().sum::<f64>()
+    };
+    sums.iter().flatten().map(square).sum()
+}

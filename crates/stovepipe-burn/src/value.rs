@@ -1,0 +1,7 @@
+//! What crosses a boundary between layers: tensors with their types erased, and bytes made of them.
+
+pub(crate) mod boundary;
+pub(crate) mod dtype;
+pub(crate) mod packet;
+pub(crate) mod part;
+pub(crate) mod wire;

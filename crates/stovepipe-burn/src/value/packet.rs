@@ -1,0 +1,154 @@
+//! What travels between layers and stages: the parts of a value or of its gradients.
+
+use crate::value::part::Absent;
+use std::fmt;
+use std::ops::Range;
+
+use burn::tensor::Device;
+
+use crate::value::part::Part;
+
+/// What travels along an edge: the tensors of one boundary value, or their gradients. A part that
+/// gets no gradient travels as an explicit nothing, so that programs stay static.
+///
+/// It is what a [`Transport`](stovepipe_transport::Transport) for pipelines moves; one to other processes
+/// encodes it as [`Wire`](stovepipe_transport::Wire).
+pub struct Packet {
+    parts: Vec<Option<Box<dyn Part>>>,
+    /// How many parts each of several values has that travel together.
+    sections: Vec<usize>,
+}
+
+impl Packet {
+    pub(crate) fn sections(&self) -> &[usize] {
+        &self.sections
+    }
+
+    pub(crate) fn parts(&self) -> &[Option<Box<dyn Part>>] {
+        &self.parts
+    }
+
+    /// Parts and sections.
+    pub(crate) fn into_pieces(self) -> (Vec<Option<Box<dyn Part>>>, Vec<usize>) {
+        (self.parts, self.sections)
+    }
+
+    /// The other way round; `None` if they don't fit each other.
+    pub(crate) fn from_pieces(
+        parts: Vec<Option<Box<dyn Part>>>,
+        sections: Vec<usize>,
+    ) -> Option<Self> {
+        let sum = sections.iter().try_fold(0usize, |sum, section| sum.checked_add(*section));
+        (sections.is_empty() || sum == Some(parts.len())).then_some(Self { parts, sections })
+    }
+
+    pub(crate) fn of(parts: Vec<Box<dyn Part>>) -> Self {
+        Self { parts: parts.into_iter().map(Some).collect(), sections: Vec::new() }
+    }
+
+    pub(crate) fn gradients(parts: Vec<Option<Box<dyn Part>>>) -> Self {
+        Self { parts, sections: Vec::new() }
+    }
+
+    /// The same values in memory of their own.
+    pub(crate) fn duplicate(&self) -> Self {
+        let parts = self.parts.iter().map(|part| part.as_ref().map(|part| part.duplicate()));
+        Self { parts: parts.collect(), sections: self.sections.clone() }
+    }
+
+    /// Something of the shape of the values' gradients.
+    pub(crate) fn as_gradients(&self) -> Self {
+        let parts = self.parts.iter().flatten().map(|part| part.clone_box());
+        let gradients = parts.map(|part| part.clone_box().leaf().is_tracked().then_some(part));
+        Self { parts: gradients.collect(), sections: self.sections.clone() }
+    }
+
+    /// Several values that travel together.
+    pub(crate) fn join(packets: Vec<Self>) -> Self {
+        let sections = packets.iter().map(|packet| packet.parts.len()).collect();
+        let parts = packets.into_iter().flat_map(|packet| packet.parts).collect();
+        Self { parts, sections }
+    }
+
+    /// The values that were joined.
+    pub(crate) fn split(self) -> Vec<Self> {
+        if self.sections.is_empty() {
+            return vec![self];
+        }
+        let mut parts = self.parts.into_iter();
+        self.sections.iter().map(|&n| Self::gradients(parts.by_ref().take(n).collect())).collect()
+    }
+
+    pub(crate) fn into_gradients(self) -> Vec<Option<Box<dyn Part>>> {
+        self.parts
+    }
+
+    /// The tensors of an activation.
+    pub(crate) fn into_values(self) -> Vec<Box<dyn Part>> {
+        self.parts.into_iter().flatten().collect()
+    }
+
+    /// Samples along the first axis, if all parts agree.
+    pub(crate) fn samples(&self) -> Result<usize, String> {
+        let present = self.parts.iter().flatten().filter(|p| !p.as_any().is::<Absent>());
+        let mut sizes = present.map(|p| (p.shape().first().copied(), p.describe()));
+        let Some((Some(samples), first)) = sizes.next() else {
+            return Err("it holds no tensor with a batch axis".to_owned());
+        };
+        match sizes.find(|(size, _)| *size != Some(samples)) {
+            Some((_, other)) => Err(format!("{first} and {other} disagree about the batch axis")),
+            None => Ok(samples),
+        }
+    }
+
+    /// A contiguous piece of every part along the first axis.
+    pub(crate) fn slice(&self, range: &Range<usize>) -> Self {
+        Self::of(self.parts.iter().flatten().map(|part| part.slice(range.clone())).collect())
+    }
+
+    /// The same value on `device`, off the tape and contiguous. Between devices of different kinds it goes
+    /// through the host, and whole numbers and truth values take the types that `device` computes with.
+    #[must_use]
+    pub fn to_device(self, device: &Device) -> Self {
+        let detach_to = |part: Option<Box<dyn Part>>| part.map(|part| part.detach_to(Some(device)));
+        Self { parts: self.parts.into_iter().map(detach_to).collect(), sections: self.sections }
+    }
+
+    /// A part that isn't on this device.
+    pub(crate) fn strays(&self, device: &Device) -> Option<String> {
+        let part = self.parts.iter().flatten().find(|part| !part.is_on(device))?;
+        Some(part.describe())
+    }
+
+    /// Joins packets of the same types along the first axis.
+    pub(crate) fn concat(packets: Vec<Self>) -> Option<Self> {
+        let mut packets = packets.into_iter().map(Self::into_values);
+        let first = packets.next()?;
+        let mut columns: Vec<Vec<Box<dyn Part>>> = first.iter().map(|_| Vec::new()).collect();
+        for packet in packets {
+            if packet.len() != columns.len() {
+                return None;
+            }
+            for (column, part) in columns.iter_mut().zip(packet) {
+                column.push(part);
+            }
+        }
+        let joined = first.iter().zip(columns).map(|(head, rest)| head.concat(rest));
+        joined.collect::<Option<Vec<_>>>().map(Self::of)
+    }
+}
+
+impl Clone for Packet {
+    fn clone(&self) -> Self {
+        let parts = self.parts.iter().map(|p| p.as_ref().map(|p| p.clone_box())).collect();
+        Self { parts, sections: self.sections.clone() }
+    }
+}
+
+impl fmt::Debug for Packet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts =
+            self.parts.iter().map(|p| p.as_ref().map_or("nothing".to_owned(), |p| p.describe()));
+        f.debug_list().entries(parts).finish()
+    }
+}
