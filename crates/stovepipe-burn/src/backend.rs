@@ -1,12 +1,12 @@
 //! The trait that binds pipelines to devices. Its implementations are crates of their own; what they
 //! must keep to is checked in `conformance`.
 
-use crate::backend::error::BackendError;
 use std::sync::Arc;
 
 use burn::tensor::Device;
 use stovepipe_runtime::{PlainThread, RankThread};
 
+use crate::backend::error::BackendError;
 use crate::value::packet::Packet;
 
 pub(crate) mod error;

@@ -248,6 +248,21 @@ pub enum StageError {
     },
 }
 
+impl StageError {
+    /// The executor asks for what no step has begun.
+    pub(crate) fn no_step(layer: &str) -> Self {
+        Self::Order { layer: layer.to_owned(), problem: "no step has begun" }
+    }
+
+    /// A layer lacks what its forward should have left.
+    pub(crate) fn gone(layer: &str) -> Self {
+        Self::Order {
+            layer: layer.to_owned(),
+            problem: "its activations for this micro-batch are gone or were never made",
+        }
+    }
+}
+
 /// Why a step, an evaluation or a prediction failed. Unless it says otherwise, nothing has changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

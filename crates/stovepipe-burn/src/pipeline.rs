@@ -1,14 +1,5 @@
 //! A built pipeline: steps, evaluations, predictions.
 
-use crate::pipeline::outcomes::Accumulation;
-use crate::pipeline::outcomes::Evaluation;
-use crate::pipeline::outcomes::Gradients;
-use crate::pipeline::outcomes::Step;
-use crate::pipeline::planner::Planner;
-use crate::pipeline::summary::SharedDevice;
-use crate::pipeline::summary::StageSummary;
-use crate::stage::tied_gradients::tied_squared_norm;
-use crate::stage::tied_gradients::tied_sums;
 use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -16,6 +7,7 @@ use std::sync::Arc;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::tensor::TensorData;
 use stovepipe_partition::Partition;
+use stovepipe_runtime::StepError;
 use stovepipe_runtime::{Agreement, StepReport, Workers};
 use stovepipe_schedule::{Mode, Program};
 
@@ -23,13 +15,15 @@ use crate::error::{BuildError, TrainError};
 use crate::loss::NoLoss;
 use crate::loss::scaling::Scaler;
 use crate::model::ties::Tie;
+use crate::pipeline::outcomes::{Accumulation, Evaluation, Gradients, Step};
+use crate::pipeline::planner::Planner;
+use crate::pipeline::summary::{SharedDevice, StageSummary};
 use crate::stage::batch::{Batch, Task, Values};
 use crate::stage::burn_stage::{BurnStage, StageOutput};
 use crate::stage::report::{Report, added_by_layers, mean, mean_of, metrics_of, norm_of};
-use crate::value::boundary::Boundary;
-use crate::value::boundary::{from_parts, into_packet};
+use crate::stage::tied_gradients::{tied_squared_norm, tied_sums};
+use crate::value::boundary::{Boundary, from_parts, into_packet};
 use crate::value::packet::Packet;
-use stovepipe_runtime::StepError;
 
 pub(crate) mod builder;
 pub(crate) mod outcomes;
@@ -58,7 +52,7 @@ pub struct Pipeline<I = NoLoss, O = NoLoss, T = NoLoss> {
     pub(crate) scaler: Option<Scaler>,
     pub(crate) metric_names: Vec<String>,
     pub(crate) ties: Arc<[Tie]>,
-    /// Side inputs of the next call.
+    /// SideInputs inputs of the next call.
     pub(crate) side: BTreeMap<String, Packet>,
     pub(crate) partition: Partition,
     pub(crate) summaries: Vec<StageSummary>,

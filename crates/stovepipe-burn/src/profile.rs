@@ -1,7 +1,8 @@
 //! Measuring what layers take and need, layer by layer and one rank at a time.
 
-pub(crate) mod bench;
 pub(crate) mod counter;
+pub(crate) mod measure;
 pub(crate) mod memory;
 pub(crate) mod profiling;
 pub(crate) mod rehearsal;
+pub(crate) mod subject;

@@ -1,17 +1,22 @@
 //! One layer at work: its module, the tape of each of its forwards, its accumulated gradients and its
 //! optimizer.
 
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use burn::module::Module;
+use burn::optim::{GradientsAccumulator, GradientsParams, ModuleOptimizer};
+use burn::tensor::{FloatDType, Tensor, TensorData};
+
 use crate::autodiff::erased_layer::ErasedLayer;
 use crate::autodiff::tape::{Backwarded, Forward, Forwarded, Tape};
 use crate::error::StageError;
 use crate::layer::Layer;
-use crate::layer::context::LayerContext;
-use crate::layer::context::SkipValues;
+use crate::layer::context::{LayerContext, SkipValues};
 use crate::loss::erasure::scaled;
-use crate::parameters::averaging::Averaging;
-use crate::parameters::averaging::average;
-use crate::parameters::cast::bytes_of_copies;
-use crate::parameters::cast::{cast_gradients, cast_parameters};
+use crate::parameters::averaging::{Averaging, average};
+use crate::parameters::cast::{bytes_of_copies, cast_gradients, cast_parameters};
 use crate::parameters::gradients::{add, squared_norm};
 use crate::parameters::named::Named;
 use crate::parameters::read::{read_gradient, read_parameters, take_gradients};
@@ -19,12 +24,6 @@ use crate::parameters::write::{with_value, write_gradient};
 use crate::value::boundary::{from_parts, into_parts};
 use crate::value::packet::Packet;
 use crate::value::part::{Part, copied};
-use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
-use burn::module::Module;
-use burn::optim::{GradientsAccumulator, GradientsParams, ModuleOptimizer};
-use burn::tensor::{FloatDType, Tensor, TensorData};
-use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
 
 pub(crate) struct TrainedLayer<L: Layer> {
     name: Arc<str>,

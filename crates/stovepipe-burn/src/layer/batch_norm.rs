@@ -1,14 +1,13 @@
 //! Batch normalization whose running statistics are those of whole mini-batches, whatever is recomputed,
 //! evaluated or fails.
 
-use crate::layer::statistics::{Observation, RunningStatistics};
-
 use burn::module::{Module, Param};
 use burn::nn::Initializer;
 use burn::tensor::module::{batch_norm, batch_norm_train};
 use burn::tensor::{Device, Tensor};
 
 use crate::layer::context::{LayerContext, Pass};
+use crate::layer::statistics::{Observation, RunningStatistics};
 use crate::value::dtype::{cast, widen};
 
 /// Batch normalization (Ioffe and Szegedy, arXiv 1502.03167) of inputs `[batch, features, …]`, to be used

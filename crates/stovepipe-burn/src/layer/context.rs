@@ -9,8 +9,7 @@ use burn::tensor::{DType, Device, FloatDType, Tensor};
 use crate::backend::Backend;
 use crate::layer::random::Draw;
 use crate::layer::statistics::Observation;
-use crate::value::boundary::Boundary;
-use crate::value::boundary::{from_parts, into_packet};
+use crate::value::boundary::{Boundary, from_parts, into_packet};
 use crate::value::dtype;
 use crate::value::packet::Packet;
 
@@ -31,7 +30,7 @@ pub enum Pass {
 #[derive(Debug)]
 pub struct LayerContext<'a> {
     pass: Pass,
-    place: ForwardPlace,
+    key: ForwardKey,
     samples: Range<usize>,
     layer: &'a str,
     /// How often randomness has been used in this forward.
@@ -44,7 +43,7 @@ pub struct LayerContext<'a> {
     pub(crate) popped: SkipValues,
     /// What it stashed.
     pub(crate) stashed: SkipValues,
-    side: Side<'a>,
+    pub(crate) side: SideInputs<'a>,
     /// The type of floats that the layer computes in, if it was set.
     pub(crate) compute: Option<FloatDType>,
 }
@@ -54,13 +53,13 @@ pub(crate) type SkipValues = BTreeMap<String, Packet>;
 
 /// The side inputs of a micro-batch.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Side<'a> {
+pub(crate) struct SideInputs<'a> {
     pub(crate) packets: Option<&'a BTreeMap<String, Packet>>,
     /// Where layers want them, and who brings them there.
     pub(crate) receiver: Option<(&'a dyn Backend, &'a Device)>,
 }
 
-impl fmt::Debug for Side<'_> {
+impl fmt::Debug for SideInputs<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.packets.fmt(f)
     }
@@ -68,22 +67,17 @@ impl fmt::Debug for Side<'_> {
 
 /// Where in the training a forward runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct ForwardPlace {
+pub(crate) struct ForwardKey {
     pub(crate) seed: u64,
     pub(crate) updates: u64,
     pub(crate) micro_batch: usize,
 }
 
 impl<'a> LayerContext<'a> {
-    pub(crate) fn new(
-        pass: Pass,
-        place: ForwardPlace,
-        samples: Range<usize>,
-        layer: &'a str,
-    ) -> Self {
+    pub(crate) fn new(pass: Pass, key: ForwardKey, samples: Range<usize>, layer: &'a str) -> Self {
         Self {
             pass,
-            place,
+            key,
             samples,
             layer,
             draws: 0,
@@ -91,13 +85,9 @@ impl<'a> LayerContext<'a> {
             observations: Vec::new(),
             popped: SkipValues::new(),
             stashed: SkipValues::new(),
-            side: Side::default(),
+            side: SideInputs::default(),
             compute: None,
         }
-    }
-
-    pub(crate) fn with_side(self, side: Side<'a>) -> Self {
-        Self { side, ..self }
     }
 
     pub(crate) fn observe(&mut self, observation: Observation) {
@@ -123,13 +113,13 @@ impl<'a> LayerContext<'a> {
     /// before it. One that failed is repeated with the same number.
     #[must_use]
     pub fn step(&self) -> u64 {
-        self.place.updates
+        self.key.updates
     }
 
     /// Which micro-batch of the mini-batch this is.
     #[must_use]
     pub fn micro_batch(&self) -> usize {
-        self.place.micro_batch
+        self.key.micro_batch
     }
 
     /// Which samples of the mini-batch the micro-batch holds.
@@ -351,7 +341,7 @@ impl<'a> LayerContext<'a> {
     }
 
     fn draw(&mut self) -> Draw {
-        let draw = Draw::new(self.place.seed, self.place.updates, self.layer, self.draws);
+        let draw = Draw::new(self.key.seed, self.key.updates, self.layer, self.draws);
         self.draws += 1;
         draw
     }

@@ -1,8 +1,5 @@
 //! Models: sequences of named layers, each given as a function of its device.
 
-use crate::model::layer_spec::LayerFacts;
-use crate::model::layer_spec::LayerSpec;
-use crate::model::layer_spec::MakeContext;
 use std::collections::{HashMap, HashSet};
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -16,6 +13,7 @@ use crate::error::BuildError;
 use crate::layer::Layer;
 use crate::layer::apply::{Apply, Stateless};
 use crate::layer::context::LayerContext;
+use crate::model::layer_spec::{LayerFacts, LayerSpec, MakeContext};
 use crate::model::replay::unreplayable;
 use crate::parameters::floats::{FloatParameter, float_parameters};
 use crate::parameters::initialize::initialize;

@@ -17,10 +17,8 @@ use stovepipe_tune::{Choice, Configuration};
 
 use crate::backend::Backend;
 use crate::error::BuildError;
-use crate::loss::erasure::ErasedLoss;
-use crate::loss::erasure::erase;
-use crate::loss::scaling::LossScaling;
-use crate::loss::scaling::Scaler;
+use crate::loss::erasure::{ErasedLoss, erase};
+use crate::loss::scaling::{LossScaling, Scaler};
 use crate::loss::{Loss, NoLoss};
 use crate::model::layer_spec::LayerFacts;
 use crate::model::replay::Unreplayable;
@@ -33,7 +31,7 @@ use crate::pipeline::planner::Planner;
 use crate::pipeline::processes::agreement_on_model;
 use crate::pipeline::spec::PipelineSpec;
 use crate::pipeline::summary::SharedDevice;
-use crate::stage::burn_stage::StageSettings;
+use crate::stage::settings::StageSettings;
 use crate::value::boundary::Boundary;
 use crate::value::packet::Packet;
 

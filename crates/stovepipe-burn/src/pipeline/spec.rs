@@ -16,8 +16,9 @@ use crate::model::layer_spec::{LayerFacts, LayerSpec, MakeContext};
 use crate::model::skips::{Skip, names_of};
 use crate::pipeline::planner::Planner;
 use crate::pipeline::summary::{SharedDevice, StageSummary};
-use crate::stage::burn_stage::{BurnStage, StageSettings};
+use crate::stage::burn_stage::{BurnStage, Carried};
 use crate::stage::routes::Routes;
+use crate::stage::settings::StageSettings;
 
 pub(crate) struct PipelineSpec {
     pub(crate) layers: Vec<LayerSpec>,
@@ -84,9 +85,9 @@ impl PipelineSpec {
             optimizer: &self.optimizer,
             compute: self.compute_dtype,
         };
-        let mut cell = (self.layers[layer].make)(&context);
-        cell.name_skips(names_of(&self.skips, layer));
-        cell
+        let mut made = (self.layers[layer].make)(&context);
+        made.name_skips(names_of(&self.skips, layer));
+        made
     }
 
     pub(crate) fn routes(&self, stage: Stage) -> Routes {
@@ -101,13 +102,13 @@ impl PipelineSpec {
         let mut made = Vec::with_capacity(own.len());
         for stage in own {
             let range = self.partition.range(stage.index());
-            let mut cells: Vec<_> = range.clone().map(|layer| self.layer(layer, rank)).collect();
+            let mut layers: Vec<_> = range.clone().map(|layer| self.layer(layer, rank)).collect();
             let ties = Arc::clone(&self.settings.ties);
             for tie in ties.iter().filter(|tie| tie.iter().any(|t| range.contains(&t.layer))) {
                 let first = &tie[0];
                 if !self.tied_values.contains_key(&first.path) {
                     let parameters = match first.layer.checked_sub(range.start) {
-                        Some(place) if place < cells.len() => cells[place].parameters(),
+                        Some(place) if place < layers.len() => layers[place].parameters(),
                         // It may be another process that has it.
                         _ => self.layer(first.layer, rank).parameters(),
                     };
@@ -115,14 +116,23 @@ impl PipelineSpec {
                 }
                 for tied in tie[1..].iter().filter(|tied| range.contains(&tied.layer)) {
                     let value = &self.tied_values[&first.path];
-                    cells[tied.layer - range.start].set_parameter(&tied.path, value);
+                    layers[tied.layer - range.start].set_parameter(&tied.path, value);
                 }
             }
-            let place = (stage.index() == 0, stage.index() + 1 == stages);
-            let loss = self.loss.clone().filter(|_| place.1);
-            let (device, routes) = (self.device(rank).clone(), self.routes(stage));
-            let (first, settings) = (range.start, self.settings.clone());
-            made.push((stage, BurnStage::new(cells, device, place, loss, routes, first, settings)));
+            let is_last = stage.index() + 1 == stages;
+            let stage_made = BurnStage {
+                layers,
+                device: self.device(rank).clone(),
+                is_first: stage.index() == 0,
+                is_last,
+                loss: self.loss.clone().filter(|_| is_last),
+                settings: self.settings.clone(),
+                routes: self.routes(stage),
+                first_layer: range.start,
+                carried: Carried::default(),
+                current: None,
+            };
+            made.push((stage, stage_made));
         }
         made
     }

@@ -9,9 +9,8 @@ use crate::autodiff::tape::Forward;
 use crate::error::StageError;
 use crate::layer::context::Pass;
 use crate::parameters::averaging::Averaging;
-use crate::profile::bench::{Ran, Subject, bytes};
-use crate::profile::counter::Count;
-use crate::profile::counter::MemoryCounter;
+use crate::profile::counter::{Count, MemoryCounter};
+use crate::profile::subject::{Ran, Subject, bytes};
 use crate::value::part::copied;
 
 impl Subject {
@@ -24,8 +23,8 @@ impl Subject {
         for index in 0..self.inputs.len() {
             self.run(index)?;
         }
-        self.cells.iter_mut().for_each(|cell| cell.abandon());
-        let copies = self.cells.iter().map(|cell| cell.copy_bytes()).sum();
+        self.layers.iter_mut().for_each(|layer| layer.abandon());
+        let copies = self.layers.iter().map(|layer| layer.copy_bytes()).sum();
         Ok(count.more()?.saturating_sub(copies))
     }
 
@@ -37,13 +36,13 @@ impl Subject {
     ) -> Result<Vec<MemoryUse>, StageError> {
         let (backend, device) = (Arc::clone(&self.backend), self.device.clone());
         let mut outputs = self.forwards(index, Pass::Train)?.outputs.into_iter();
-        let mut skipped = self.skipped[index].clone();
+        let mut skip_values = self.skip_values[index].clone();
         let mut inputs = copied(&self.inputs[index]);
-        let mut found = Vec::with_capacity(self.cells.len());
-        for layer in 0..self.cells.len() {
+        let mut found = Vec::with_capacity(self.layers.len());
+        for layer in 0..self.layers.len() {
             let input_bytes = bytes(&inputs);
             let taken = copied(&inputs);
-            let mut popped = skipped.clone();
+            let mut popped = skip_values.clone();
             let count = Count::begin(&backend, &device, counter)?;
             self.run_layer(layer, index, taken, (Pass::Train, Forward::Untaped), &mut popped)?;
             let untaped_bytes = count.most()?;
@@ -51,7 +50,7 @@ impl Subject {
             let taken = copied(&inputs);
             let count = Count::begin(&backend, &device, counter)?;
             let Ran { outputs: returned, tape, loss } =
-                self.forward(layer, index, taken, Pass::Train, &mut skipped)?;
+                self.forward(layer, index, taken, Pass::Train, &mut skip_values)?;
             let (grown, forward_bytes) = (count.more()?, count.most()?);
             // The output is the next layer's input, and not this one's to count.
             let own = grown.saturating_sub(bytes(&returned));
@@ -65,7 +64,7 @@ impl Subject {
                 None => inputs.iter().map(|part| Some(part.duplicate())).collect(),
             };
             let stashed = tape.stashed_values();
-            self.cells[layer].backward(tape, gradients, stashed, 1.0)?;
+            self.layers[layer].backward(tape, gradients, stashed, 1.0)?;
             let backward_bytes = count.most()?;
             found.push(MemoryUse {
                 activation_bytes: own.saturating_add(input_bytes),
@@ -85,18 +84,18 @@ impl Subject {
         counter: &Arc<dyn MemoryCounter>,
     ) -> Result<Vec<(u64, u64)>, StageError> {
         self.run(self.inputs.len() - 1)?;
-        let mut found = Vec::with_capacity(self.cells.len());
-        for cell in &mut self.cells {
+        let mut found = Vec::with_capacity(self.layers.len());
+        for layer in &mut self.layers {
             let count = Count::begin(&self.backend, &self.device, counter)?;
-            cell.complete(None);
+            layer.complete(None);
             let mut staged = 0;
             if self.atomic_updates {
-                cell.prepare_update(rate, Averaging::mean(1.0))?;
+                layer.prepare_update(rate, Averaging::mean(1.0))?;
                 staged = count.more()?;
             }
-            cell.commit(rate, Averaging::mean(1.0))?;
+            layer.commit(rate, Averaging::mean(1.0))?;
             let most = count.most()?.unwrap_or(staged);
-            cell.abandon();
+            layer.abandon();
             found.push((most.saturating_sub(staged), staged));
         }
         Ok(found)

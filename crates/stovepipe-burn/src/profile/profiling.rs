@@ -1,11 +1,10 @@
 //! How a model is measured: the settings of [`Builder::profile`](crate::Builder::profile).
 
-use crate::profile::counter::MemoryCounter;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::value::boundary::Boundary;
-use crate::value::boundary::into_packet;
+use crate::profile::counter::MemoryCounter;
+use crate::value::boundary::{Boundary, into_packet};
 use crate::value::packet::Packet;
 
 /// Is told the layer that comes next, and how many there are.

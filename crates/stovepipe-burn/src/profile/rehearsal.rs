@@ -12,21 +12,19 @@ use stovepipe_runtime::{Begin, Job, RankExecutor, StageCompute, StepError};
 use stovepipe_schedule::{MicroBatch, Mode, Program, Rank, Stage, StageRetention};
 use stovepipe_transport::{InProcess, Tag, Transport, TransportError};
 
+use crate::autodiff::layer_run::LayerRun;
 use crate::autodiff::tape::{Forward, Forwarded};
 use crate::backend::rank_work::spawn;
 use crate::error::{BuildError, TrainError};
-use crate::layer::context::{ForwardPlace, Side, SkipValues};
-use crate::layer::context::{LayerContext, Pass};
+use crate::layer::context::{ForwardKey, Pass, SkipValues};
 use crate::pipeline::builder::Builder;
 use crate::pipeline::spec::PipelineSpec;
-use crate::profile::counter::Count;
-use crate::profile::counter::MemoryCounter;
+use crate::profile::counter::{Count, MemoryCounter};
 use crate::stage::batch::{Batch, Task, Values};
 use crate::stage::burn_stage::StageOutput;
 use crate::stage::report::Report;
 use crate::stage::routes::{Routes, SkipStore, pack};
-use crate::value::boundary::Boundary;
-use crate::value::boundary::into_packet;
+use crate::value::boundary::{Boundary, into_packet};
 use crate::value::packet::Packet;
 
 /// Which rank [`Builder::rehearse`] runs, and how.
@@ -133,21 +131,19 @@ impl Traffic {
         for stage in 0..spec.partition.parts() {
             chain.push(values.clone());
             for layer in spec.partition.range(stage) {
-                let mut cell = spec.layer(layer, rank);
-                let name = cell.name().to_owned();
+                let mut layer = spec.layer(layer, rank);
                 for (m, value) in values.iter_mut().enumerate() {
-                    let samples = batch.samples[m].clone();
-                    let place =
-                        ForwardPlace { seed: spec.settings.seed, updates: 0, micro_batch: m };
-                    let receiver = Some((&**backend, &device));
-                    let side = Side { packets: batch.side.get(m), receiver };
-                    let mut context =
-                        LayerContext::new(Pass::Train, place, samples, &name).with_side(side);
-                    for skip in cell.pops() {
-                        context.popped.extend(stashed[m].remove_entry(skip));
-                    }
+                    let run = LayerRun {
+                        backend: &**backend,
+                        device: &device,
+                        pass: Pass::Train,
+                        key: ForwardKey { seed: spec.settings.seed, updates: 0, micro_batch: m },
+                        samples: batch.samples[m].clone(),
+                        side: batch.side.get(m),
+                    };
                     let inputs = std::mem::replace(value, Packet::of(Vec::new())).into_values();
-                    let forwarded = cell.forward(inputs, &mut context, Forward::Untaped);
+                    let pop = |skip: &str| stashed[m].remove(skip);
+                    let forwarded = run.forward(&mut *layer, inputs, Forward::Untaped, pop);
                     let Forwarded { outputs, stashed: new, .. } =
                         forwarded.map_err(|error| StepError::Setup(error.to_string()))?;
                     *value = Packet::of(outputs);

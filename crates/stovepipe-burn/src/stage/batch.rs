@@ -25,6 +25,13 @@ pub(crate) enum Task {
     Predict,
 }
 
+impl Task {
+    /// Whether a backward follows.
+    pub(crate) fn trains(&self) -> bool {
+        matches!(self, Self::Train(_) | Self::Accumulate | Self::Gradients)
+    }
+}
+
 /// The input of a step: the mini-batch, cut into micro-batches.
 pub(crate) struct Batch {
     pub(crate) task: Task,

@@ -1,12 +1,11 @@
 //! What travels between layers and stages: the parts of a value or of its gradients.
 
-use crate::value::part::Absent;
 use std::fmt;
 use std::ops::Range;
 
 use burn::tensor::Device;
 
-use crate::value::part::Part;
+use crate::value::part::{Absent, Part};
 
 /// What travels along an edge: the tensors of one boundary value, or their gradients. A part that
 /// gets no gradient travels as an explicit nothing, so that programs stay static.

@@ -2,15 +2,13 @@
 //! elements, as the sender's processor lays them out. They are decoded on the host; the stage that gets
 //! them moves them to its device.
 
-use crate::value::part::HostPart;
-use crate::value::part::PartKind;
 use std::hash::{Hash, Hasher};
 
 use burn::tensor::{Bool, BoolStore, DType, Device, Int, Tensor, TensorData, bf16, f16};
 use stovepipe_transport::{Wire, WireError};
 
 use crate::value::packet::Packet;
-use crate::value::part::{Absent, Part};
+use crate::value::part::{Absent, HostPart, Part, PartKind};
 
 /// Announces that no gradient follows.
 const NOTHING: u8 = 0;

@@ -1,0 +1,47 @@
+//! One forward of one layer, the same for a stage at work, the profiler and a rehearsal.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use burn::tensor::Device;
+
+use crate::autodiff::erased_layer::ErasedLayer;
+use crate::autodiff::tape::{Forward, Forwarded};
+use crate::backend::Backend;
+use crate::error::StageError;
+use crate::layer::context::{ForwardKey, LayerContext, Pass, SideInputs};
+use crate::value::packet::Packet;
+use crate::value::part::Part;
+
+/// The circumstances of a forward: all that a layer is told besides its input.
+pub(crate) struct LayerRun<'a> {
+    pub(crate) backend: &'a dyn Backend,
+    pub(crate) device: &'a Device,
+    pub(crate) pass: Pass,
+    pub(crate) key: ForwardKey,
+    /// The samples of the mini-batch that the micro-batch holds.
+    pub(crate) samples: Range<usize>,
+    /// The side inputs of the micro-batch, by name.
+    pub(crate) side: Option<&'a BTreeMap<String, Packet>>,
+}
+
+impl LayerRun<'_> {
+    /// Runs `layer` forward; `pop` hands out the values of skip connections by their names in the model.
+    pub(crate) fn forward(
+        &self,
+        layer: &mut dyn ErasedLayer,
+        inputs: Vec<Box<dyn Part>>,
+        mode: Forward,
+        mut pop: impl FnMut(&str) -> Option<Packet>,
+    ) -> Result<Forwarded, StageError> {
+        let name = layer.name().to_owned();
+        let side = SideInputs { packets: self.side, receiver: Some((self.backend, self.device)) };
+        let mut context = LayerContext::new(self.pass, self.key, self.samples.clone(), &name);
+        context.side = side;
+        for skip in layer.pops() {
+            let value = pop(skip).ok_or_else(|| StageError::gone(&name))?;
+            context.popped.insert(skip.clone(), value);
+        }
+        layer.forward(inputs, &mut context, mode)
+    }
+}

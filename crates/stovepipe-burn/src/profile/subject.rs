@@ -1,0 +1,299 @@
+//! Neighbouring layers under measurement: forwards, backwards and updates, timed one by one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use burn::tensor::Device;
+use stovepipe_tune::{LayerProfile, Measurement, Time};
+
+use crate::autodiff::erased_layer::ErasedLayer;
+use crate::autodiff::layer_run::LayerRun;
+use crate::autodiff::loss_tape::LossTape;
+use crate::autodiff::tape::{Forward, Forwarded, Tape};
+use crate::backend::Backend;
+use crate::error::StageError;
+use crate::layer::context::{ForwardKey, Pass, SkipValues};
+use crate::loss::erasure::ErasedLoss;
+use crate::parameters::averaging::Averaging;
+use crate::profile::profiling::Profiling;
+use crate::value::packet::Packet;
+use crate::value::part::{Part, copied};
+
+/// What neighbouring layers begin with.
+pub(super) struct Start {
+    pub(super) is_first: bool,
+    pub(super) inputs: Values,
+    /// What was stashed before and is still to be popped, for each size.
+    pub(super) skip_values: Vec<SkipValues>,
+}
+
+/// A layer's inputs or outputs, for each size.
+pub(super) type Values = Vec<Vec<Box<dyn Part>>>;
+
+/// The loss, and its targets for each size.
+pub(super) type LossAndTargets = Option<(Arc<ErasedLoss>, Vec<Packet>)>;
+
+/// Neighbouring layers under measurement.
+pub(super) struct Subject {
+    pub(super) layers: Vec<Box<dyn ErasedLayer>>,
+    pub(super) backend: Arc<dyn Backend>,
+    pub(super) device: Device,
+    pub(super) is_first: bool,
+    /// Of the first of them.
+    pub(super) inputs: Values,
+    pub(super) skip_values: Vec<SkipValues>,
+    /// Behind the last of them.
+    pub(super) loss: LossAndTargets,
+    pub(super) atomic_updates: bool,
+    /// Samples of each size.
+    pub(super) sizes: Vec<usize>,
+    /// SideInputs inputs of each size.
+    pub(super) side: Vec<BTreeMap<String, Packet>>,
+}
+
+/// One forward of all layers.
+pub(super) struct Forwards {
+    /// Seconds of each layer.
+    pub(super) seconds: Vec<f64>,
+    pub(super) tapes: Vec<Tape>,
+    /// What each layer returned.
+    pub(super) outputs: Vec<Vec<Box<dyn Part>>>,
+    /// What was stashed and not popped.
+    pub(super) skip_values: SkipValues,
+    pub(super) loss: Option<LossTape>,
+}
+
+/// One forward of one layer, and of the loss behind it.
+pub(super) struct Ran {
+    pub(super) outputs: Vec<Box<dyn Part>>,
+    pub(super) tape: Tape,
+    pub(super) loss: Option<LossTape>,
+}
+
+/// One forward and backward of all layers: seconds of each, and what each returned.
+pub(super) struct Run {
+    pub(super) forward: Vec<f64>,
+    pub(super) backward: Vec<f64>,
+    pub(super) outputs: Vec<Vec<Box<dyn Part>>>,
+}
+
+/// Seconds of one layer at one size, run by run.
+#[derive(Default)]
+pub(super) struct Times {
+    pub(super) forward: Vec<f64>,
+    pub(super) recompute: Vec<f64>,
+    pub(super) backward: Vec<f64>,
+}
+
+impl Subject {
+    /// What each layer takes and needs but for activations, and what each returned at each size.
+    pub(super) fn measure(
+        &mut self,
+        profiling: &Profiling,
+        rate: &ModuleLearningRate,
+        current: &AtomicUsize,
+    ) -> Result<(Vec<LayerProfile>, Start), StageError> {
+        let count = self.layers.len();
+        let mut measurements: Vec<Vec<Measurement>> = (0..count).map(|_| Vec::new()).collect();
+        let mut end = Start { is_first: false, inputs: Vec::new(), skip_values: Vec::new() };
+        for (index, &samples) in profiling.sizes.iter().enumerate() {
+            current.store(index, Ordering::Relaxed);
+            for _ in 0..profiling.warm_up {
+                self.run(index)?;
+            }
+            let mut times: Vec<Times> = (0..count).map(|_| Times::default()).collect();
+            let mut outputs = Vec::new();
+            for _ in 0..profiling.runs {
+                let Run { forward, backward, outputs: returned } = self.run(index)?;
+                let recompute = self.forwards(index, Pass::Recompute)?.seconds;
+                for (layer, times) in times.iter_mut().enumerate() {
+                    times.forward.push(forward[layer]);
+                    times.recompute.push(recompute[layer]);
+                    times.backward.push(backward[layer]);
+                }
+                outputs = returned;
+            }
+            let mut input_bytes = bytes(&self.inputs[index]);
+            for (layer, (times, outputs)) in times.into_iter().zip(outputs).enumerate() {
+                let output_bytes = bytes(&outputs);
+                measurements[layer].push(Measurement {
+                    samples,
+                    forward: Time::of(times.forward),
+                    recompute: Time::of(times.recompute),
+                    backward: Time::of(times.backward),
+                    input_bytes,
+                    output_bytes,
+                    memory: None,
+                });
+                input_bytes = output_bytes;
+            }
+            let made = self.forwards(index, Pass::Train)?;
+            end.inputs.extend(made.outputs.into_iter().next_back());
+            end.skip_values.push(made.skip_values);
+        }
+        let updates = self.updates(profiling.runs, rate)?;
+        self.run(self.inputs.len() - 1)?;
+        let mut optimizer_bytes = Vec::with_capacity(count);
+        for layer in &mut self.layers {
+            layer.complete(None);
+            layer.prepare_update(rate, Averaging::mean(1.0))?;
+            optimizer_bytes.push(layer.staged_state_bytes());
+            layer.abandon();
+        }
+        self.run(self.inputs.len() - 1)?;
+        for layer in &mut self.layers {
+            layer.complete(None);
+        }
+        let of_host = |data: std::collections::BTreeMap<_, burn::tensor::TensorData>| {
+            data.values().map(|data| data.as_bytes().len() as u64).sum()
+        };
+        let measured = self.layers.iter_mut().zip(measurements).zip(updates).zip(optimizer_bytes);
+        let profiles =
+            measured.map(|(((layer, measurements), update), optimizer_bytes)| LayerProfile {
+                name: layer.name().to_owned(),
+                parameter_bytes: of_host(layer.parameters()) + layer.copy_bytes(),
+                gradient_bytes: of_host(layer.take_gradients(Averaging::mean(1.0))),
+                optimizer_bytes,
+                update_bytes: 0,
+                staged_bytes: 0,
+                update: Time::of(update),
+                measurements,
+            });
+        Ok((profiles.collect(), end))
+    }
+
+    /// Seconds of each layer's updates. They move its parameters: to be done last.
+    pub(super) fn updates(
+        &mut self,
+        runs: usize,
+        rate: &ModuleLearningRate,
+    ) -> Result<Vec<Vec<f64>>, StageError> {
+        let mut updates: Vec<Vec<f64>> = self.layers.iter().map(|_| Vec::new()).collect();
+        for _ in 0..runs {
+            self.run(self.inputs.len() - 1)?;
+            for (layer, seconds) in self.layers.iter_mut().zip(&mut updates) {
+                let start = Instant::now();
+                layer.complete(None);
+                if self.atomic_updates {
+                    layer.prepare_update(rate, Averaging::mean(1.0))?;
+                }
+                layer.commit(rate, Averaging::mean(1.0))?;
+                self.backend.synchronize(&self.device)?;
+                seconds.push(start.elapsed().as_secs_f64());
+                layer.abandon();
+            }
+        }
+        Ok(updates)
+    }
+
+    /// Runs forward and backward once.
+    pub(super) fn run(&mut self, index: usize) -> Result<Run, StageError> {
+        let Forwards { seconds: forward, tapes, outputs, mut loss, .. } =
+            self.forwards(index, Pass::Train)?;
+        // Any values will do for time: the outputs have the right shapes.
+        let mut gradients: Vec<_> =
+            outputs.last().map(|parts| copied(parts)).into_iter().flatten().map(Some).collect();
+        let mut backward = Vec::with_capacity(self.layers.len());
+        let mut popped = SkipValues::new();
+        for (layer, tape) in self.layers.iter_mut().zip(tapes).rev() {
+            // Of what is popped in later layers than these, too.
+            let mut stashed = tape.stashed_values();
+            for (name, gradient) in &mut stashed {
+                if let Some(popped) = popped.remove(name) {
+                    *gradient = popped;
+                }
+            }
+            let start = Instant::now();
+            if let Some(loss) = loss.take() {
+                gradients = loss.backward(1.0);
+            }
+            let done = layer.backward(tape, gradients, stashed, 1.0)?;
+            self.backend.synchronize(&self.device)?;
+            backward.push(start.elapsed().as_secs_f64());
+            gradients = done.inputs;
+            popped.extend(done.popped);
+        }
+        backward.reverse();
+        Ok(Run { forward, backward, outputs })
+    }
+
+    /// Runs forward once, and the loss behind the last layer of all.
+    pub(super) fn forwards(&mut self, index: usize, pass: Pass) -> Result<Forwards, StageError> {
+        let count = self.layers.len();
+        let mut done = Forwards {
+            seconds: Vec::with_capacity(count),
+            tapes: Vec::with_capacity(count),
+            outputs: Vec::with_capacity(count),
+            skip_values: self.skip_values[index].clone(),
+            loss: None,
+        };
+        let mut values = copied(&self.inputs[index]);
+        for layer in 0..count {
+            let start = Instant::now();
+            let Ran { outputs, tape, loss } =
+                self.forward(layer, index, values, pass, &mut done.skip_values)?;
+            values = copied(&outputs);
+            done.loss = loss;
+            done.seconds.push(start.elapsed().as_secs_f64());
+            done.tapes.push(tape);
+            done.outputs.push(outputs);
+        }
+        Ok(done)
+    }
+
+    /// Runs one layer forward, and the loss behind the last of all.
+    pub(super) fn forward(
+        &mut self,
+        layer: usize,
+        index: usize,
+        inputs: Vec<Box<dyn Part>>,
+        pass: Pass,
+        skip_values: &mut SkipValues,
+    ) -> Result<Ran, StageError> {
+        let mode = Forward::Taped { input_gradient: !(self.is_first && layer == 0) };
+        let Forwarded { outputs, tape, .. } =
+            self.run_layer(layer, index, inputs, (pass, mode), skip_values)?;
+        let tape = tape.ok_or_else(|| StageError::Order {
+            layer: self.layers[layer].name().to_owned(),
+            problem: "its forward left nothing for a backward",
+        })?;
+        let loss = match self.loss.as_ref().filter(|_| layer + 1 == self.layers.len()) {
+            Some((loss, targets)) => {
+                let target = self.backend.receive(targets[index].clone(), &self.device)?;
+                Some(LossTape::record(&**loss, copied(&outputs), target)?.0)
+            }
+            None => None,
+        };
+        self.backend.synchronize(&self.device)?;
+        Ok(Ran { outputs, tape, loss })
+    }
+
+    pub(super) fn run_layer(
+        &mut self,
+        layer: usize,
+        index: usize,
+        inputs: Vec<Box<dyn Part>>,
+        (pass, mode): (Pass, Forward),
+        skip_values: &mut SkipValues,
+    ) -> Result<Forwarded, StageError> {
+        let run = LayerRun {
+            backend: &*self.backend,
+            device: &self.device,
+            pass,
+            key: ForwardKey::default(),
+            samples: 0..self.sizes[index],
+            side: Some(&self.side[index]),
+        };
+        let layer = &mut *self.layers[layer];
+        let mut forwarded = run.forward(layer, inputs, mode, |skip| skip_values.remove(skip))?;
+        skip_values.extend(std::mem::take(&mut forwarded.stashed));
+        Ok(forwarded)
+    }
+}
+
+pub(super) fn bytes(parts: &[Box<dyn Part>]) -> u64 {
+    parts.iter().map(|part| part.bytes()).sum()
+}
