@@ -25,10 +25,14 @@ use crate::stage::tied_gradients::{tied_squared_norm, tied_sums};
 use crate::value::boundary::{Boundary, from_parts, into_packet};
 use crate::value::packet::Packet;
 
+pub(crate) mod assemble;
 pub(crate) mod builder;
+pub(crate) mod checks;
+pub(crate) mod layer_costs;
 pub(crate) mod outcomes;
 pub(crate) mod planner;
 pub(crate) mod processes;
+pub(crate) mod settings;
 pub(crate) mod spec;
 pub(crate) mod summary;
 

@@ -19,7 +19,7 @@ use crate::layer::context::LayerContext;
 use crate::loss::losses::CrossEntropy;
 use crate::model::sequential::Sequential;
 use crate::pipeline::Pipeline;
-use crate::pipeline::builder::LayerCosts;
+use crate::pipeline::layer_costs::LayerCosts;
 
 const DIM: usize = 8;
 const SEQ: usize = 6;

@@ -214,10 +214,10 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
     /// The number of parameters of each layer; nothing is allocated for it.
     #[must_use]
     pub fn parameter_counts(&self) -> Vec<usize> {
-        self.sizes().iter().map(|size| size.parameters).collect()
+        self.layer_facts().iter().map(|facts| facts.parameters).collect()
     }
 
-    fn sizes(&self) -> Vec<LayerFacts> {
+    fn layer_facts(&self) -> Vec<LayerFacts> {
         self.layers.iter().map(|layer| (layer.look)()).collect()
     }
 
@@ -230,10 +230,10 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
         if let Some(layer) = self.layers.iter().find(|layer| !names.insert(&layer.name)) {
             return Err(BuildError::NameTwice { name: layer.name.to_string() });
         }
-        let sizes = self.sizes();
+        let layer_facts = self.layer_facts();
         let mut known: HashMap<ParamId, String> = HashMap::new();
-        for (layer, size) in self.layers.iter().zip(&sizes) {
-            for FloatParameter { path, id, .. } in &size.floats {
+        for (layer, facts) in self.layers.iter().zip(&layer_facts) {
+            for FloatParameter { path, id, .. } in &facts.floats {
                 let second = format!("{}.{path}", layer.name);
                 let Some(first) = known.insert(*id, second.clone()) else { continue };
                 let is_tied = |tie: &Vec<String>| tie.contains(&first) && tie.contains(&second);
@@ -242,6 +242,6 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
                 }
             }
         }
-        Ok(sizes)
+        Ok(layer_facts)
     }
 }

@@ -33,17 +33,17 @@ pub(crate) fn names_of(skips: &[Skip], layer: usize) -> [BTreeMap<String, String
 /// The skips of a model; every stashed value is popped once, later.
 pub(crate) fn skips_of(
     layers: &[LayerSpec],
-    sizes: &[LayerFacts],
+    layer_facts: &[LayerFacts],
 ) -> Result<Vec<Skip>, BuildError> {
     let mut open: BTreeMap<&str, usize> = BTreeMap::new();
     let mut uses: BTreeMap<&str, usize> = BTreeMap::new();
     let mut skips: Vec<Skip> = Vec::new();
-    for (index, (layer, size)) in layers.iter().zip(sizes).enumerate() {
+    for (index, (layer, facts)) in layers.iter().zip(layer_facts).enumerate() {
         let refuse = |name: &str, problem: &'static str| {
             let (skip, layer) = (name.to_owned(), layer.name.to_string());
             Err(BuildError::Skip { skip, layer, problem })
         };
-        for name in &size.pops {
+        for name in &facts.pops {
             match open.remove(name.as_str()) {
                 Some(from) => {
                     let (called, to) = (name.clone(), index);
@@ -59,7 +59,7 @@ pub(crate) fn skips_of(
                 None => return refuse(name, "pops it, but no layer before stashes it"),
             }
         }
-        for name in &size.stashes {
+        for name in &facts.stashes {
             if open.insert(name, index).is_some() {
                 return refuse(
                     name,

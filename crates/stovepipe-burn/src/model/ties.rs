@@ -23,7 +23,7 @@ pub(crate) type Tie = Vec<TiedUse>;
 pub(crate) fn ties_of<'a>(
     paths: &[Vec<String>],
     layers: &[LayerSpec],
-    sizes: &'a [LayerFacts],
+    layer_facts: &'a [LayerFacts],
 ) -> Result<Vec<Tie>, BuildError> {
     let mut known: Vec<&String> = Vec::new();
     let mut ties = Vec::new();
@@ -36,12 +36,12 @@ pub(crate) fn ties_of<'a>(
                 return refuse(path, "it is tied twice".to_owned());
             }
             known.push(path);
-            let own = |(layer, size): (usize, &'a LayerFacts)| {
+            let own = |(layer, facts): (usize, &'a LayerFacts)| {
                 let rest = path.strip_prefix(&*layers[layer].name)?.strip_prefix('.')?;
-                let float = size.floats.iter().find(|float| float.path == rest)?;
+                let float = facts.floats.iter().find(|float| float.path == rest)?;
                 Some((layer, &*float.shape))
             };
-            let Some((layer, shape)) = sizes.iter().enumerate().find_map(own) else {
+            let Some((layer, shape)) = layer_facts.iter().enumerate().find_map(own) else {
                 return refuse(path, "the model has no such parameter".to_owned());
             };
             if let Some((first, expected)) = uses.first().filter(|(_, s)| *s != shape) {

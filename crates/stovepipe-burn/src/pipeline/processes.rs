@@ -16,7 +16,7 @@ use crate::value::packet::Packet;
 pub(crate) fn agreement_on_model(spec: &PipelineSpec) -> Agreement {
     let PipelineSpec {
         layers,
-        sizes,
+        layer_facts,
         partition,
         compute_dtype,
         scaler,
@@ -24,9 +24,9 @@ pub(crate) fn agreement_on_model(spec: &PipelineSpec) -> Agreement {
         settings,
         ..
     } = spec;
-    let names = layers.iter().zip(sizes).map(|(layer, size)| {
-        let floats: Vec<_> = size.floats.iter().map(|float| (&float.path, &float.shape)).collect();
-        (&*layer.name, size.parameters, floats, &size.stashes, &size.pops)
+    let names = layers.iter().zip(layer_facts).map(|(layer, facts)| {
+        let floats: Vec<_> = facts.floats.iter().map(|float| (&float.path, &float.shape)).collect();
+        (&*layer.name, facts.parameters, floats, &facts.stashes, &facts.pops)
     });
     let tied: Vec<_> = settings.ties.iter().flatten().map(|tied| &tied.path).collect();
     Agreement::new()

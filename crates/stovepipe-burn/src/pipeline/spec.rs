@@ -22,7 +22,7 @@ use crate::stage::settings::StageSettings;
 
 pub(crate) struct PipelineSpec {
     pub(crate) layers: Vec<LayerSpec>,
-    pub(crate) sizes: Vec<LayerFacts>,
+    pub(crate) layer_facts: Vec<LayerFacts>,
     pub(crate) partition: Partition,
     pub(crate) planner: Planner,
     pub(crate) skips: Vec<Skip>,
@@ -49,7 +49,7 @@ impl PipelineSpec {
                 stage,
                 rank,
                 layers: self.layers[range.clone()].iter().map(|b| b.name.to_string()).collect(),
-                parameters: self.sizes[range].iter().map(|size| size.parameters).sum(),
+                parameters: self.layer_facts[range].iter().map(|facts| facts.parameters).sum(),
                 device: self.settings.backend.device_name(self.device(rank)),
             }
         };

@@ -18,12 +18,13 @@ use crate::layer::context::SkipValues;
 use crate::model::layer_spec::{LayerSpec, MakeContext};
 use crate::model::skips::skips_of;
 use crate::pipeline::builder::Builder;
+use crate::pipeline::checks::check_compute_dtype;
 use crate::profile::counter::MemoryCounter;
 use crate::profile::profiling::Profiling;
 use crate::profile::subject::{LossAndTargets, Start, Subject, Values};
 use crate::value::boundary::{Boundary, into_packet};
 use crate::value::packet::Packet;
-use crate::value::part::{Part, copied};
+use crate::value::part::copied;
 
 impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
     /// Measures the model's layers on the backend's first device, with the first samples of a batch. The
@@ -41,14 +42,16 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
         input: I,
         target: T,
     ) -> Result<Profile, ProfileError> {
-        let layer_sizes = self.model.check()?;
-        self.check()?;
+        let layer_facts = self.model.check()?;
+        let settings = &self.settings;
+        settings.check()?;
         let missing = |what, method| BuildError::Missing { what, method };
-        let backend = self.backend.clone().ok_or(missing("backend", "backend"))?;
+        let backend = settings.backend()?;
         let loss = self.loss.clone().ok_or(missing("loss", "loss"))?;
         let devices = backend.devices().map_err(BuildError::from)?;
         let device = devices.first().cloned().ok_or(missing("device", "backend"))?;
-        self.check_compute_dtype(std::slice::from_ref(&device), &layer_sizes)?;
+        let used = std::slice::from_ref(&device);
+        check_compute_dtype(settings.compute_dtype, used, &self.model.layers, &layer_facts)?;
         let cut = |what, packet: Packet| {
             let samples =
                 packet.samples().map_err(|reason| ProfileError::Batch { what, reason })?;
@@ -70,23 +73,23 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
         let received = received.map(|packet| packet.map(Packet::into_values));
         let mut values = received.collect::<Result<Values, _>>().map_err(BuildError::from)?;
 
-        let optimizer = self.optimizer.clone().unwrap_or_else(|| SgdConfig::new().init());
-        let mut rates = self.rates.clone().unwrap_or_else(|| ModuleLrScheduler::new(1e-3));
+        let optimizer = settings.optimizer.clone().unwrap_or_else(|| SgdConfig::new().init());
+        let mut rates = settings.rates.clone().unwrap_or_else(|| ModuleLrScheduler::new(1e-3));
         let rate = rates.step();
-        let atomic_updates = self.atomic_updates;
+        let atomic_updates = settings.atomic_updates;
         let bench = Bench {
             backend,
             device,
-            seed: self.seed,
+            seed: settings.seed,
             optimizer,
-            compute: self.compute_dtype,
+            compute: settings.compute_dtype,
             rate,
             atomic_updates,
             side,
             profiling,
         };
         let count = self.model.layers.len();
-        skips_of(&self.model.layers, &layer_sizes)?;
+        skips_of(&self.model.layers, &layer_facts)?;
         let mut skip_values: Vec<SkipValues> = values.iter().map(|_| SkipValues::new()).collect();
         let mut layers = Vec::with_capacity(count);
         let mut workspace = 0;
