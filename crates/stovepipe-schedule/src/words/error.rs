@@ -1,7 +1,10 @@
 //! Why a plan, program or cost model is refused. Every message says what to do, and a fault inside a
 //! plan is shown in its grid.
 
-use crate::{Action, ParseActionError, Rank, Shape, Stage, shape::MAX_ACTIONS};
+use crate::words::action::Action;
+use crate::words::ids::{Rank, Stage};
+use crate::words::shape::{MAX_ACTIONS, Shape};
+use crate::words::text::ParseActionError;
 
 /// What is wrong with one cell of a plan.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

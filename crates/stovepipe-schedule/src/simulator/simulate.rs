@@ -2,10 +2,15 @@
 
 use std::collections::HashMap;
 
-use crate::progress::settle;
-use crate::{
-    Action, CostError, CostModel, Direction, Message, Mode, Program, Span, Stage, Timeline,
-};
+use crate::plan::progress::advance_until_still;
+use crate::program::Program;
+use crate::simulator::cost::CostModel;
+use crate::simulator::timeline::{Span, Timeline};
+use crate::words::action::Action;
+use crate::words::error::CostError;
+use crate::words::ids::Stage;
+use crate::words::message::{Direction, Message};
+use crate::words::mode::Mode;
 
 /// Plays a program against costs: an action starts when its rank is free and its inputs have arrived.
 ///
@@ -28,7 +33,7 @@ pub fn simulate(program: &Program, costs: &CostModel) -> Result<Timeline, CostEr
     let mut arrivals = Arrivals::new(program);
     let mut link_free: HashMap<(usize, usize), f64> = HashMap::new();
 
-    settle(ranks, |rank, wake| {
+    advance_until_still(ranks, |rank, wake| {
         while let Some(&action) = program.row(rank).get(spans[rank].len()) {
             let start = clock[rank];
             let end = match action {

@@ -1,6 +1,9 @@
 //! Writing a plan by hand, action by action.
 
-use crate::{Compute, ComputeKind, MicroBatch, Plan, PlanError, Rank, Stage};
+use crate::plan::Plan;
+use crate::words::compute::{Compute, ComputeKind};
+use crate::words::error::PlanError;
+use crate::words::ids::{MicroBatch, Rank, Stage};
 
 /// Collects the actions of each rank in order, and makes a checked [`Plan`] of them.
 ///

@@ -4,7 +4,10 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use crate::{Compute, ComputeKind, MicroBatch, Plan, PlanError, Stage};
+use crate::plan::Plan;
+use crate::words::compute::{Compute, ComputeKind};
+use crate::words::error::PlanError;
+use crate::words::ids::{MicroBatch, Stage};
 
 /// What a stage keeps of one micro-batch: everything, but for the segments whose activations are
 /// dropped. Of a dropped segment only the input is kept.
@@ -97,6 +100,11 @@ impl Retention {
             }
         }
         Self { patterns, choice, stages, micro_batches }
+    }
+
+    /// The retention that the plan's own `R` actions ask for, each stage taken as one layer.
+    pub(crate) fn of_plan(plan: &Plan) -> Self {
+        Self::keep_all(plan).with_recomputed(plan, &vec![1; plan.stages()])
     }
 
     /// Drops what the plan recomputes by an `R` of its own: all `layers` of the stage, where this keeps

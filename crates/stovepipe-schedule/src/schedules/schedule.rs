@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::{Plan, PlanError, Shape};
+use crate::plan::Plan;
+use crate::words::error::PlanError;
+use crate::words::shape::Shape;
 
 /// Orders the work of a pipeline.
 ///

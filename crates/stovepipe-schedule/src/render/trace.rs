@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::{Action, ComputeKind, Timeline};
+use crate::simulator::timeline::Timeline;
+use crate::words::action::Action;
+use crate::words::compute::ComputeKind;
 
 /// One process per timeline, in it one thread per rank; categories tell forward, recompute, backward
 /// and communication apart. `seconds_per_unit` turns the timeline's unit into seconds (1 for measured

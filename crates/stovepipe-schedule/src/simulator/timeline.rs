@@ -5,7 +5,9 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Action, ComputeKind, Rank};
+use crate::words::action::Action;
+use crate::words::compute::ComputeKind;
+use crate::words::ids::{Rank, Stage};
 
 /// One action with its start and end.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -176,7 +178,7 @@ impl Timeline {
     }
 
     /// Spans of compute actions of one kind on one stage.
-    pub fn durations(&self, stage: crate::Stage, kind: ComputeKind) -> impl Iterator<Item = f64> {
+    pub fn durations(&self, stage: Stage, kind: ComputeKind) -> impl Iterator<Item = f64> {
         self.ranks.iter().flatten().filter_map(move |span| {
             let compute = span.action.compute()?;
             (compute.stage == stage && compute.kind == kind).then(|| span.duration())

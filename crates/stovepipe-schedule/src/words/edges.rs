@@ -1,17 +1,8 @@
 //! Along which pairs of stages values travel: the chain of neighbours, and skips.
 
-use serde::{Deserialize, Serialize};
-
-use crate::{PlanError, Stage};
-
-/// One pair of stages that exchanges a value per micro-batch and direction.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub struct Edge {
-    /// The lower stage: sends activations, receives gradients.
-    pub from: Stage,
-    /// The higher stage: receives activations, sends gradients.
-    pub to: Stage,
-}
+use crate::words::error::PlanError;
+use crate::words::ids::Stage;
+use crate::words::message::Edge;
 
 /// All edges of a model cut into stages. Every stage is joined to the next.
 #[derive(Clone, PartialEq, Eq, Debug)]

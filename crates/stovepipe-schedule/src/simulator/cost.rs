@@ -4,7 +4,12 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Compute, ComputeKind, CostError, Edge, MicroBatch, Program, Stage, Timeline};
+use crate::program::Program;
+use crate::simulator::timeline::Timeline;
+use crate::words::compute::{Compute, ComputeKind};
+use crate::words::error::CostError;
+use crate::words::ids::{MicroBatch, Stage};
+use crate::words::message::Edge;
 
 /// The time of each kind of action on one stage, in any unit, the same everywhere.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]

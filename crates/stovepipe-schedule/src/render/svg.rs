@@ -3,7 +3,9 @@
 use svg::Document;
 use svg::node::element::{Group, Line, Rectangle, Text, Title};
 
-use crate::{Compute, ComputeKind, Span, Timeline};
+use crate::simulator::timeline::{Span, Timeline};
+use crate::words::compute::{Compute, ComputeKind};
+use crate::words::ids::{MicroBatch, Stage};
 
 const WIDTH: f64 = 1200.0;
 const LEFT: f64 = 70.0;
@@ -185,8 +187,8 @@ fn time(value: f64, unit: &str) -> String {
 }
 
 fn legend() -> Group {
-    let m = crate::MicroBatch::new(0);
-    let s = crate::Stage::new(0);
+    let m = MicroBatch::new(0);
+    let s = Stage::new(0);
     let names = [
         "forward (F)",
         "recompute (R)",
