@@ -1,16 +1,15 @@
 //! Any plan computes what one stage computes.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{Toy, batch, loss, pipeline, pipeline_of, program, weights};
 use proptest::prelude::*;
 use stovepipe_runtime::Workers;
 use stovepipe_schedule::{
     Compute, Drain, Edges, ForwardOnly, GPipe, MicroBatch, Mode, OneFOneB, Plan, Program,
     Retention, Schedule, Shape, Stage, StageRetention, schedules,
 };
+
+use crate::toy::{Toy, batch, loss, pipeline, pipeline_of, program, weights};
 
 const LAYERS: [f64; 4] = [2.0, -3.0, 1.0, 2.0];
 

@@ -1,10 +1,10 @@
 //! A stage on plain numbers that can be told to fail anywhere. Values are small integers, so that
 //! sums are exact in any order and results can be compared with `==`.
 
-#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(dead_code, reason = "each test program uses a part")]
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use stovepipe_runtime::{Begin, PlainThread, RankSetup, StageCompute, StepPhase, Workers};
 use stovepipe_schedule::{Edges, MicroBatch, Plan, Program, Retention, Stage, StageRetention};
@@ -78,16 +78,16 @@ impl<const SPLITS: bool> Toy<SPLITS> {
         for w in &self.weights {
             inputs.push(inputs[inputs.len() - 1] * w);
         }
-        let mut of_weights = vec![0.0; self.weights.len()];
+        let mut weight_gradients = vec![0.0; self.weights.len()];
         for (layer, w) in self.weights.iter().enumerate().rev() {
-            of_weights[layer] = dy * inputs[layer];
+            weight_gradients[layer] = dy * inputs[layer];
             dy *= w;
         }
-        (of_weights, vec![dy; self.edges.incoming(Stage::new(self.stage)).count()])
+        (weight_gradients, vec![dy; self.edges.incoming(Stage::new(self.stage)).count()])
     }
 
-    fn accumulate(&mut self, of_weights: &[f64]) {
-        for (sum, gradient) in self.gradients.iter_mut().zip(of_weights) {
+    fn accumulate(&mut self, weight_gradients: &[f64]) {
+        for (sum, gradient) in self.gradients.iter_mut().zip(weight_gradients) {
             *sum += gradient;
         }
     }
@@ -157,9 +157,9 @@ impl<const SPLITS: bool> StageCompute for Toy<SPLITS> {
         _: &StageRetention,
     ) -> Result<Vec<f64>, OnFire> {
         self.may_fail(StepPhase::Backward, Some(m))?;
-        let (of_weights, of_inputs) = self.differentiate(m, gradients);
-        self.accumulate(&of_weights);
-        Ok(of_inputs)
+        let (weight_gradients, input_gradients) = self.differentiate(m, gradients);
+        self.accumulate(&weight_gradients);
+        Ok(input_gradients)
     }
 
     fn backward_input(
@@ -169,15 +169,15 @@ impl<const SPLITS: bool> StageCompute for Toy<SPLITS> {
         _: &StageRetention,
     ) -> Result<Vec<f64>, OnFire> {
         self.may_fail(StepPhase::BackwardInput, Some(m))?;
-        let (of_weights, of_inputs) = self.differentiate(m, gradients);
-        self.pending.insert(m, of_weights);
-        Ok(of_inputs)
+        let (weight_gradients, input_gradients) = self.differentiate(m, gradients);
+        self.pending.insert(m, weight_gradients);
+        Ok(input_gradients)
     }
 
     fn backward_weight(&mut self, m: MicroBatch) -> Result<(), OnFire> {
         self.may_fail(StepPhase::BackwardWeight, Some(m))?;
-        let of_weights = self.pending.remove(&m).expect("its input came first");
-        self.accumulate(&of_weights);
+        let weight_gradients = self.pending.remove(&m).expect("its input came first");
+        self.accumulate(&weight_gradients);
         Ok(())
     }
 
@@ -217,6 +217,20 @@ impl<const SPLITS: bool> StageCompute for Toy<SPLITS> {
     }
 }
 
+/// Keeps quiet about panics of workers, which are part of a test; those of tests are still shown.
+pub(crate) fn silence_worker_panics() {
+    static SILENCED: Once = Once::new();
+    SILENCED.call_once(|| {
+        let show = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let thread = std::thread::current();
+            if !thread.name().is_some_and(|name| name.starts_with("stovepipe-")) {
+                show(panic);
+            }
+        }));
+    });
+}
+
 /// A pipeline of toys with these weights in each stage, laid out as the plan says.
 pub(crate) fn pipeline(plan: &Plan, edges: &Edges, weights: &[Vec<f64>]) -> Workers<Toy> {
     pipeline_of(plan, edges, weights)
@@ -228,15 +242,21 @@ pub(crate) fn pipeline_of<const SPLITS: bool>(
     edges: &Edges,
     weights: &[Vec<f64>],
 ) -> Workers<Toy<SPLITS>> {
-    let ranks = (0..plan.ranks()).map(|rank| RankSetup {
-        stages: plan
-            .stages_of(rank)
-            .iter()
-            .map(|&s| (s, Toy::new(s.index(), edges, weights[s.index()].clone())))
-            .collect(),
-        thread: Box::new(PlainThread),
+    Workers::start(setups(plan, edges, weights)).expect("threads")
+}
+
+/// Each rank of such a pipeline, on a plain thread.
+pub(crate) fn setups<const SPLITS: bool>(
+    plan: &Plan,
+    edges: &Edges,
+    weights: &[Vec<f64>],
+) -> Vec<RankSetup<Toy<SPLITS>>> {
+    let toy = |&s: &Stage| (s, Toy::new(s.index(), edges, weights[s.index()].clone()));
+    let ranks = (0..plan.ranks()).map(|rank| {
+        let stages = plan.stages_of(rank).iter().map(toy).collect();
+        RankSetup::new(stages, Box::new(PlainThread))
     });
-    Workers::start(ranks.collect()).expect("threads")
+    ranks.collect()
 }
 
 pub(crate) fn program(plan: &Plan, retention: &Retention) -> Arc<Program> {

@@ -1,14 +1,15 @@
 //! A stage that fails ends the step with an error that says where, changes nothing, and leaves a
 //! pipeline that still works.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{Batch, Fault, How, Toy, batch, loss, pipeline, program, weights};
 use stovepipe_runtime::{Cause, PlainThread, RankSetup, StepError, StepPhase, Workers};
 use stovepipe_schedule::{
     Drain, Edges, GPipe, OneFOneB, Plan, Program, Retention, Schedule, Shape, Stage, StageRetention,
+};
+
+use crate::toy::{
+    Batch, Fault, How, Toy, batch, loss, pipeline, program, silence_worker_panics, weights,
 };
 
 const STAGES: usize = 3;
@@ -27,8 +28,7 @@ fn failing(fault: Fault) -> Arc<Batch> {
 
 #[test]
 fn every_place_and_way_of_failing() {
-    // Panics are part of the test; their messages aren't.
-    std::panic::set_hook(Box::new(|_| {}));
+    silence_worker_panics();
     let whole =
         [StepPhase::Begin, StepPhase::Finish, StepPhase::Prepare].map(|phase| (phase, None));
     let each = [StepPhase::Forward, StepPhase::Recompute, StepPhase::Backward]
@@ -74,7 +74,6 @@ fn every_place_and_way_of_failing() {
         assert_eq!(loss(&report.reports), 8.0 * 5.0);
         assert_eq!(weights(&mut workers, STAGES), vec![vec![2.0 - 4.0 * 5.0]; STAGES]);
     }
-    let _ = std::panic::take_hook();
 }
 
 #[test]
@@ -115,9 +114,9 @@ fn a_stage_that_returns_too_few_values_is_named() {
     let program = program(&plan, &Retention::keep_all(&plan));
     // This stage 0 believes that it is alone, and sends nothing on.
     let stages = [Edges::chain(1), Edges::chain(2)];
-    let ranks = stages.iter().enumerate().map(|(s, edges)| RankSetup {
-        stages: vec![(Stage::new(s), Toy::<false>::new(s, edges, vec![1.0]))],
-        thread: Box::new(PlainThread) as _,
+    let ranks = stages.iter().enumerate().map(|(s, edges)| {
+        let stages = vec![(Stage::new(s), Toy::<false>::new(s, edges, vec![1.0]))];
+        RankSetup::new(stages, Box::new(PlainThread))
     });
     let mut workers = Workers::start(ranks.collect()).expect("threads");
     let error = workers.step(&program, batch(&[1.0])).expect_err("fails");
@@ -126,6 +125,7 @@ fn a_stage_that_returns_too_few_values_is_named() {
 
 #[test]
 fn visitors_that_panic_or_miss_are_errors() {
+    silence_worker_panics();
     let (program, mut workers) = setup(&OneFOneB);
     assert!(workers.visit(Stage::new(9), |_| ()).is_err());
     let error = workers.visit(Stage::new(1), |_| -> () { panic!("in a visitor") });
