@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use stovepipe_schedule::{Action, ComputeKind, Program, Rank};
 
-use crate::StepError;
+use crate::error::StepError;
 
 /// Named facts about a step that must be the same on every rank.
 ///

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use stovepipe_schedule::{MicroBatch, Mode, Stage, StageRetention};
 
-use crate::Agreement;
+use crate::agreement::Agreement;
 
 /// What a stage is told at the start of a step.
 #[derive(Debug)]

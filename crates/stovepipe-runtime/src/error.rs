@@ -1,16 +1,19 @@
 //! Why a step failed: which rank, stage, micro-batch and phase.
 
+use std::any::Any;
 use std::fmt;
 
 use stovepipe_schedule::{MicroBatch, Rank, Stage};
 use stovepipe_transport::TransportError;
 
-/// What a stage was doing.
+/// The part of a step that a stage was in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum StepPhase {
     /// At the start of the step.
     Begin,
+    /// In the hook through which values pass when they arrive.
+    Arrival,
     /// In `F`.
     Forward,
     /// In `R`.
@@ -33,6 +36,7 @@ impl fmt::Display for StepPhase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Begin => "start of the step",
+            Self::Arrival => "arrival of a value",
             Self::Forward => "forward",
             Self::Recompute => "recomputation",
             Self::Backward => "backward",
@@ -45,7 +49,7 @@ impl fmt::Display for StepPhase {
     }
 }
 
-/// What went wrong in a stage.
+/// The cause of a failure in a stage.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Cause {
@@ -60,6 +64,15 @@ pub enum Cause {
         /// How many edges take one.
         edges: usize,
     },
+}
+
+impl Cause {
+    /// The message of a panic, from what it was unwound with.
+    pub(crate) fn of_panic(payload: &(dyn Any + Send)) -> Self {
+        let text = payload.downcast_ref::<&str>().map(|s| (*s).to_owned());
+        let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+        Self::Panic(text.unwrap_or_else(|| "without a message".to_owned()))
+    }
 }
 
 impl fmt::Display for Cause {

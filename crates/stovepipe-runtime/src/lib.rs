@@ -10,14 +10,25 @@
 //! failure anywhere ends the step on all ranks, as soon as the action each is in ends, with an error
 //! that names rank, stage, micro-batch and phase.
 
+mod actions;
 mod agreement;
 mod compute;
+mod ending;
 mod error;
 mod executor;
+mod in_flight;
+mod job;
+mod reports;
+mod rounds;
+mod setup;
+mod stages;
+mod worker;
 mod workers;
 
 pub use agreement::Agreement;
 pub use compute::{Begin, StageCompute};
 pub use error::{Cause, StepError, StepPhase};
-pub use executor::{Job, RankExecutor, RankReport};
-pub use workers::{PlainThread, RankSetup, RankThread, StepReport, Workers};
+pub use executor::RankExecutor;
+pub use job::{Job, RankReport};
+pub use setup::{PlainThread, RankSetup, RankThread};
+pub use workers::{StepReport, Workers};

@@ -1,12 +1,13 @@
 //! Workers end with their pipeline. Alone in its file, because it counts the threads of its process.
 
-mod common;
+#[path = "it/toy.rs"]
+mod toy;
 
 use std::sync::Arc;
 
-use common::{Batch, Fault, How, batch, pipeline, program};
 use stovepipe_runtime::StepPhase;
 use stovepipe_schedule::{Edges, GPipe, Retention, Schedule, Shape};
+use toy::{Batch, Fault, How, batch, pipeline, program};
 
 fn threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").map(|tasks| {

@@ -5,7 +5,17 @@
 //! [`Retention`] to a [`Program`] with sends, receives and recomputation, which is
 //! [simulated](simulate) and executed by the same code whatever schedule wrote it.
 //!
-//! Nothing here knows a device, a tensor or a thread.
+//! Nothing here knows a device, a tensor or a thread. The rooms, ground floor first; none imports from
+//! one after it:
+//!
+//! | room | holds |
+//! |---|---|
+//! | `words` | ids, actions and messages, edges, shapes, errors |
+//! | `plan` | the plan: what makes it valid, how it is written by hand, to a file, as a grid |
+//! | `program` | the program: lowering, what is kept, how many bytes that takes |
+//! | `schedules` | the trait, its implementations and their registry |
+//! | `simulator` | costs, the simulator, timelines |
+//! | `render` | timelines as pictures and traces |
 //!
 //! ```
 //! use stovepipe_schedule::{CostModel, Edges, GPipe, Program, Retention, Schedule, Shape, simulate};
@@ -18,44 +28,31 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod action;
-mod cost;
-mod edges;
-mod error;
-mod grid;
-mod ids;
-mod memory;
 mod plan;
-mod plan_builder;
-mod plan_file;
 mod program;
-mod progress;
-mod retention;
-mod schedule;
+mod render;
 mod schedules;
-mod shape;
-mod simulate;
-mod svg;
-mod timeline;
-mod trace;
+mod simulator;
+mod words;
 
-pub use action::{Action, Compute, ComputeKind, Direction, Message, ParseActionError};
-pub use cost::{CostModel, Link, StageCost};
-pub use edges::{Edge, Edges};
-pub use error::{CostError, Fault, PlanError};
-pub use ids::{MicroBatch, Rank, Stage};
-pub use memory::{LayerMemory, StageMemory};
-pub use plan::{Mode, Plan};
-pub use plan_builder::PlanBuilder;
+pub use plan::Plan;
+pub use plan::builder::PlanBuilder;
 pub use program::Program;
-pub use retention::{Retention, StageRetention};
-pub use schedule::Schedule;
-pub use schedules::{
-    Drain, DualPipeV, ForwardOnly, GPipe, Interleaved1F1B, LoopedBfs, OneFOneB, ZbH1, ZbV,
-    schedule_named, schedules,
-};
-pub use shape::{MAX_ACTIONS, Shape};
-pub use simulate::simulate;
-pub use svg::{Panel, render_svg};
-pub use timeline::{Span, Timeline};
-pub use trace::render_trace;
+pub use program::memory::{LayerMemory, StageMemory};
+pub use program::retention::{Retention, StageRetention};
+pub use render::svg::{Panel, render_svg};
+pub use render::trace::render_trace;
+// Whatever the registry lists: a new schedule needs no line here.
+pub use schedules::*;
+pub use simulator::cost::{CostModel, Link, StageCost};
+pub use simulator::simulate::simulate;
+pub use simulator::timeline::{Span, Timeline};
+pub use words::action::Action;
+pub use words::compute::{Compute, ComputeKind};
+pub use words::edges::Edges;
+pub use words::error::{CostError, Fault, PlanError};
+pub use words::ids::{MicroBatch, Rank, Stage};
+pub use words::message::{Direction, Edge, Message};
+pub use words::mode::Mode;
+pub use words::shape::{MAX_ACTIONS, Shape};
+pub use words::text::ParseActionError;

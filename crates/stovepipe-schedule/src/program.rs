@@ -1,15 +1,23 @@
 //! Programs: plans lowered to what each rank really does, communication and recomputation included.
 
-use std::collections::{HashMap, HashSet};
+pub(crate) mod file;
+mod lowering;
+pub(crate) mod memory;
+mod peaks;
+pub(crate) mod retention;
+mod validation;
+
 use std::fmt;
 
-use crate::grid::{Mark, cell_grid};
-use crate::plan::parse_rows;
-use crate::progress::check_program;
-use crate::{
-    Action, Compute, ComputeKind, Direction, Edge, Edges, Fault, Message, Plan, PlanError, Rank,
-    Retention, Stage,
-};
+use self::lowering::lower_rows;
+use self::retention::Retention;
+use self::validation::{check_in_flight, check_messages, check_sizes};
+use crate::plan::Plan;
+use crate::plan::parse::parse_rows;
+use crate::words::action::Action;
+use crate::words::edges::Edges;
+use crate::words::error::PlanError;
+use crate::words::ids::{Rank, Stage};
 
 /// For each rank, what it does in one step, in order.
 ///
@@ -59,7 +67,7 @@ impl Program {
         Self::from_rows(parse_rows(rows)?, edges, in_flight)
     }
 
-    pub(crate) fn from_rows(
+    fn from_rows(
         rows: Vec<Vec<Action>>,
         edges: impl FnOnce(usize) -> Result<Edges, PlanError>,
         in_flight: Option<usize>,
@@ -67,12 +75,11 @@ impl Program {
         let plan =
             Plan::new(rows.iter().map(|row| row.iter().filter_map(Action::compute).collect()))?;
         let edges = edges(plan.stages())?;
-        let retention = recomputed(&plan);
+        let retention = Retention::of_plan(&plan);
         check_sizes(&plan, &edges, &retention)?;
-        let program = Self { rows, plan, edges, retention };
-        program.check_messages()?;
-        check_program(&program.rows, program.plan.placement(), in_flight)?;
-        Ok(program)
+        check_messages(&rows, &plan, &edges)?;
+        check_in_flight(&rows, plan.placement(), in_flight)?;
+        Ok(Self { rows, plan, edges, retention })
     }
 
     /// Refuses the program if its ranks wait for each other over a transport on which a send keeps
@@ -80,9 +87,9 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// [`PlanError::Cell`] with [`Fault::Deadlock`].
+    /// [`PlanError::Cell`] with [`Fault::Deadlock`](crate::Fault::Deadlock).
     pub fn check_in_flight(&self, in_flight: usize) -> Result<(), PlanError> {
-        check_program(&self.rows, self.plan.placement(), Some(in_flight))
+        check_in_flight(&self.rows, self.plan.placement(), Some(in_flight))
     }
 
     /// The plan it was lowered from.
@@ -122,58 +129,6 @@ impl Program {
     pub fn rank_of(&self, stage: Stage) -> Rank {
         self.plan.placement()[stage.index()]
     }
-
-    /// The messages that precede and follow a compute action.
-    fn messages(&self, action: Compute) -> (Vec<Message>, Vec<Message>) {
-        messages(action, &self.plan, &self.edges)
-    }
-
-    fn check_messages(&self) -> Result<(), PlanError> {
-        for (rank, row) in self.rows.iter().enumerate() {
-            let fault = |fault: Fault, position: usize| {
-                let missing = match fault {
-                    Fault::Missing(action) => Some(action),
-                    _ => None,
-                };
-                let grid = cell_grid(&self.rows, Some(Mark { rank, position, missing }));
-                Err(PlanError::Cell { fault, rank: Rank::new(rank), position, grid })
-            };
-            let mut at = HashMap::new();
-            for (position, action) in row.iter().enumerate() {
-                if at.insert(*action, position).is_some() {
-                    return fault(Fault::Doubled(*action), position);
-                }
-            }
-            let mut needed = HashSet::new();
-            for (position, compute) in
-                row.iter().enumerate().filter_map(|(p, a)| Some((p, a.compute()?)))
-            {
-                let (before, after) = self.messages(compute);
-                let early = before.into_iter().map(|m| (Action::Recv(m), true));
-                let late = after.into_iter().map(|m| (Action::Send(m), false));
-                for (message, precedes) in early.chain(late) {
-                    let Some(&place) = at.get(&message) else {
-                        return fault(Fault::Missing(message), position);
-                    };
-                    needed.insert(message);
-                    if precedes && place > position {
-                        let fault_kind = Fault::OutOfOrder { early: compute.into(), late: message };
-                        return fault(fault_kind, position);
-                    }
-                    if !precedes && place < position {
-                        let fault_kind = Fault::OutOfOrder { early: message, late: compute.into() };
-                        return fault(fault_kind, place);
-                    }
-                }
-            }
-            let stray = |a: &Action| a.compute().is_none() && !needed.contains(a);
-            if let Some(position) = row.iter().position(stray) {
-                let why = "no edge between two ranks asks for it here";
-                return fault(Fault::Unneeded(row[position], why), position);
-            }
-        }
-        Ok(())
-    }
 }
 
 impl fmt::Display for Program {
@@ -187,85 +142,4 @@ impl fmt::Display for Program {
         }
         Ok(())
     }
-}
-
-/// The retention that the plan's own `R` actions ask for, each stage taken as one layer.
-pub(crate) fn recomputed(plan: &Plan) -> Retention {
-    Retention::keep_all(plan).with_recomputed(plan, &vec![1; plan.stages()])
-}
-
-fn check_sizes(plan: &Plan, edges: &Edges, retention: &Retention) -> Result<(), PlanError> {
-    retention.check(plan)?;
-    if edges.stages() == plan.stages() {
-        return Ok(());
-    }
-    Err(PlanError::Mismatch {
-        what: "list of edges",
-        unit: "stages",
-        found: edges.stages(),
-        expected: plan.stages(),
-    })
-}
-
-/// The messages between ranks that an action needs first, and those it gives rise to.
-fn messages(action: Compute, plan: &Plan, edges: &Edges) -> (Vec<Message>, Vec<Message>) {
-    let Compute { kind, stage, micro_batch } = action;
-    let crosses =
-        |edge: &Edge| plan.placement()[edge.from.index()] != plan.placement()[edge.to.index()];
-    let up = |edge: Edge| {
-        let Edge { from, to } = edge;
-        Message { direction: Direction::Forward, from, to, micro_batch }
-    };
-    let down = |edge: Edge| {
-        let Edge { from: to, to: from } = edge;
-        Message { direction: Direction::Backward, from, to, micro_batch }
-    };
-    let incoming = || edges.incoming(stage).filter(crosses);
-    let outgoing = || edges.outgoing(stage).filter(crosses);
-    match kind {
-        ComputeKind::Forward => (incoming().map(up).collect(), outgoing().map(up).collect()),
-        ComputeKind::Backward | ComputeKind::BackwardInput => {
-            (outgoing().map(down).collect(), incoming().map(down).collect())
-        }
-        ComputeKind::Recompute | ComputeKind::BackwardWeight => (Vec::new(), Vec::new()),
-    }
-}
-
-fn lower_rows(
-    plan: &Plan,
-    edges: &Edges,
-    retention: &Retention,
-) -> Result<Vec<Vec<Action>>, PlanError> {
-    let mut rows = Vec::with_capacity(plan.ranks());
-    for (rank, row) in plan.rows().iter().enumerate() {
-        let placed: HashSet<_> = row
-            .iter()
-            .filter(|a| a.kind == ComputeKind::Recompute)
-            .map(|a| (a.stage, a.micro_batch))
-            .collect();
-        let mut actions = Vec::with_capacity(3 * row.len());
-        for (position, &action) in row.iter().enumerate() {
-            let Compute { kind, stage, micro_batch } = action;
-            let recomputes = retention.of(stage, micro_batch).recomputes();
-            if kind == ComputeKind::Recompute && !recomputes {
-                let why = "the retention keeps everything of this micro-batch";
-                return Err(PlanError::Cell {
-                    fault: Fault::Unneeded(action.into(), why),
-                    rank: Rank::new(rank),
-                    position,
-                    grid: cell_grid(plan.rows(), Some(Mark { rank, position, missing: None })),
-                });
-            }
-            let is_backward = matches!(kind, ComputeKind::Backward | ComputeKind::BackwardInput);
-            if is_backward && recomputes && !placed.contains(&(stage, micro_batch)) {
-                actions.push(Compute { kind: ComputeKind::Recompute, ..action }.into());
-            }
-            let (before, after) = messages(action, plan, edges);
-            actions.extend(before.into_iter().map(Action::Recv));
-            actions.push(action.into());
-            actions.extend(after.into_iter().map(Action::Send));
-        }
-        rows.push(actions);
-    }
-    Ok(rows)
 }

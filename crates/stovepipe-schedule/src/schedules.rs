@@ -7,6 +7,7 @@ mod interleaved;
 mod looped_bfs;
 mod one_f_one_b;
 mod row;
+mod schedule;
 mod zb_h1;
 mod zb_v;
 
@@ -16,10 +17,11 @@ pub use gpipe::{Drain, GPipe};
 pub use interleaved::Interleaved1F1B;
 pub use looped_bfs::LoopedBfs;
 pub use one_f_one_b::OneFOneB;
+pub use schedule::Schedule;
 pub use zb_h1::ZbH1;
 pub use zb_v::ZbV;
 
-use crate::{PlanError, Schedule};
+use crate::words::error::PlanError;
 
 /// Every schedule of this crate, in each of its variants.
 #[must_use]

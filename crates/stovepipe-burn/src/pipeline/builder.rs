@@ -280,7 +280,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         let process = transport.as_ref().map_or(0, |transport| transport.rank());
         let mut setup = |rank: Rank| -> Result<_, BuildError> {
             let stages = spec.stages(rank);
-            Ok(RankSetup { stages, thread: spec.settings.backend.rank_thread(rank.index())? })
+            Ok(RankSetup::new(stages, spec.settings.backend.rank_thread(rank.index())?))
         };
         let is_local = transport.is_none();
         let workers = match transport {

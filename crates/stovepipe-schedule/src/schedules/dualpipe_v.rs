@@ -1,9 +1,12 @@
 //! DualPipeV: DualPipe (DeepSeek-V3, arXiv 2412.19437, section 3.2.1) cut in half, as its authors' code
 //! and Sea AI Lab describe it: two stages on each rank in the shape of a V, each parameter stored once.
 
-use super::row::Row;
-use super::row::Way::{Down, Up};
-use crate::{Plan, PlanError, Schedule, Shape};
+use crate::plan::Plan;
+use crate::schedules::row::Row;
+use crate::schedules::row::Way::{Down, Up};
+use crate::schedules::schedule::Schedule;
+use crate::words::error::PlanError;
+use crate::words::shape::Shape;
 
 /// Rank r holds stages r and 2P−1−r; in the steady state a forward on one way is paired with a backward
 /// on the other, whose communication can hide behind the other's computation.

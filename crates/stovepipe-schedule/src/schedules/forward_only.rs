@@ -1,6 +1,11 @@
 //! Forward-only: evaluation and inference.
 
-use crate::{Compute, MicroBatch, Plan, PlanError, Schedule, Shape, Stage};
+use crate::plan::Plan;
+use crate::schedules::schedule::Schedule;
+use crate::words::compute::Compute;
+use crate::words::error::PlanError;
+use crate::words::ids::{MicroBatch, Stage};
+use crate::words::shape::Shape;
 
 /// Streams the micro-batches through the stages without a backward.
 ///

@@ -1,6 +1,11 @@
 //! GPipe: all forwards, then all backwards (arXiv 1811.06965).
 
-use crate::{Compute, MicroBatch, Plan, PlanError, Schedule, Shape, Stage};
+use crate::plan::Plan;
+use crate::schedules::schedule::Schedule;
+use crate::words::compute::Compute;
+use crate::words::error::PlanError;
+use crate::words::ids::{MicroBatch, Stage};
+use crate::words::shape::Shape;
 
 /// In which order the backwards of a flush schedule run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -2,7 +2,12 @@
 
 use std::ops::Range;
 
-use crate::{Compute, MicroBatch, Plan, PlanError, Schedule, Shape, Stage};
+use crate::plan::Plan;
+use crate::schedules::schedule::Schedule;
+use crate::words::compute::Compute;
+use crate::words::error::PlanError;
+use crate::words::ids::{MicroBatch, Stage};
+use crate::words::shape::Shape;
 
 /// 1F1B with V stages on each rank: stage s lives on rank s modulo P.
 ///

@@ -1,6 +1,12 @@
 //! Looped breadth-first: several stages on each rank, one after the other (arXiv 2211.05953).
 
-use crate::{Compute, Drain, MicroBatch, Plan, PlanError, Schedule, Shape, Stage};
+use crate::plan::Plan;
+use crate::schedules::gpipe::Drain;
+use crate::schedules::schedule::Schedule;
+use crate::words::compute::Compute;
+use crate::words::error::PlanError;
+use crate::words::ids::{MicroBatch, Stage};
+use crate::words::shape::Shape;
 
 /// GPipe with V stages on each rank, each of which takes all micro-batches before the next begins:
 /// stage s lives on rank s modulo P.

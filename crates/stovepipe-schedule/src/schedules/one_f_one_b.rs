@@ -1,6 +1,11 @@
 //! 1F1B: one forward, one backward (PipeDream-Flush, arXiv 2006.09503).
 
-use crate::{Compute, MicroBatch, Plan, PlanError, Schedule, Shape, Stage};
+use crate::plan::Plan;
+use crate::schedules::schedule::Schedule;
+use crate::words::compute::Compute;
+use crate::words::error::PlanError;
+use crate::words::ids::{MicroBatch, Stage};
+use crate::words::shape::Shape;
 
 /// Each rank runs as many forwards ahead as there are ranks after it, then alternates.
 ///

@@ -3,7 +3,8 @@
 
 use std::collections::VecDeque;
 
-use crate::{Compute, ComputeKind, MicroBatch, Stage};
+use crate::words::compute::{Compute, ComputeKind};
+use crate::words::ids::{MicroBatch, Stage};
 
 /// One of the two ways of a micro-batch through the ranks.
 #[derive(Clone, Copy, PartialEq, Eq)]

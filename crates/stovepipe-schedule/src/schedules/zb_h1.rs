@@ -1,6 +1,11 @@
 //! ZB-H1: 1F1B whose weight gradients fill the bubble (arXiv 2401.10241).
 
-use crate::{Compute, ComputeKind, MicroBatch, Plan, PlanError, Schedule, Shape, Stage};
+use crate::plan::Plan;
+use crate::schedules::schedule::Schedule;
+use crate::words::compute::{Compute, ComputeKind};
+use crate::words::error::PlanError;
+use crate::words::ids::{MicroBatch, Stage};
+use crate::words::shape::Shape;
 
 /// 1F1B with the backward split: `I` at once, because the rank before waits for it, and `W` later, the
 /// later the higher the rank, so that all ranks keep as much as 1F1B's first.

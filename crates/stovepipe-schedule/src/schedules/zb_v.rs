@@ -1,8 +1,11 @@
 //! ZB-V: two stages on each rank in the shape of a V, with split backwards (arXiv 2401.10241, section 6).
 
-use super::row::Row;
-use super::row::Way::{Down, Up};
-use crate::{Plan, PlanError, Schedule, Shape};
+use crate::plan::Plan;
+use crate::schedules::row::Row;
+use crate::schedules::row::Way::{Down, Up};
+use crate::schedules::schedule::Schedule;
+use crate::words::error::PlanError;
+use crate::words::shape::Shape;
 
 /// Rank r holds stage r on the way down and stage 2P−1−r on the way up, so that the last rank turns a
 /// micro-batch around at once; weight gradients fill what is left of the bubble.

@@ -1,0 +1,63 @@
+//! One rank as it is given to the workers: its stages, its thread, and what its values pass through.
+
+use std::sync::Arc;
+
+use stovepipe_schedule::Stage;
+
+use crate::compute::StageCompute;
+use crate::in_flight::ArrivalHook;
+
+/// Where a rank's worker runs: it may bring a thread pool or a device context.
+pub trait RankThread: Send {
+    /// Runs the worker to its end. Called on the rank's own thread, which ends when it returns. Threads
+    /// that this started for the worker should have ended by then too.
+    fn run(self: Box<Self>, worker: Box<dyn FnOnce() + Send>);
+}
+
+/// Runs the worker right on the rank's thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PlainThread;
+
+impl RankThread for PlainThread {
+    fn run(self: Box<Self>, worker: Box<dyn FnOnce() + Send>) {
+        worker();
+    }
+}
+
+/// The stages of one rank, and where they run.
+pub struct RankSetup<C: StageCompute> {
+    pub(crate) stages: Vec<(Stage, C)>,
+    pub(crate) thread: Box<dyn RankThread>,
+    pub(crate) arrival_hook: Option<ArrivalHook<C::Value>>,
+}
+
+impl<C: StageCompute> RankSetup<C> {
+    /// A rank with these stages, in any order, which runs on `thread`.
+    #[must_use]
+    pub fn new(stages: Vec<(Stage, C)>, thread: Box<dyn RankThread>) -> Self {
+        Self { stages, thread, arrival_hook: None }
+    }
+
+    /// Passes every value that the rank receives through `hook`, before any stage sees it.
+    ///
+    /// The hook runs on the rank's own thread, once for each message from another rank. Values that go
+    /// from one stage of the rank to another don't arrive, and don't pass it. A hook that panics fails
+    /// the step, in the phase [`Arrival`](crate::StepPhase::Arrival) of the stage that needs the value.
+    ///
+    /// A rehearsal of one rank copies into memory of its own what it receives:
+    ///
+    /// ```
+    /// # use std::convert::Infallible;
+    /// # use stovepipe_runtime::{PlainThread, RankSetup, StageCompute};
+    /// # fn alone<C: StageCompute<Value = Vec<f32>>>(stages: Vec<(stovepipe_schedule::Stage, C)>) -> RankSetup<C> {
+    /// RankSetup::new(stages, Box::new(PlainThread)).with_arrival_hook(|value: Vec<f32>| value.clone())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_arrival_hook(
+        self,
+        hook: impl Fn(C::Value) -> C::Value + Send + Sync + 'static,
+    ) -> Self {
+        Self { arrival_hook: Some(Arc::new(hook)), ..self }
+    }
+}

@@ -1,0 +1,4 @@
+//! Timelines for people to look at.
+
+pub(crate) mod svg;
+pub(crate) mod trace;

@@ -1,0 +1,284 @@
+//! What actions and messages cost, as plain numbers. Measuring them is somebody else's business.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::program::Program;
+use crate::simulator::timeline::Timeline;
+use crate::words::compute::{Compute, ComputeKind};
+use crate::words::error::CostError;
+use crate::words::ids::{MicroBatch, Stage};
+use crate::words::message::Edge;
+
+/// The time of each kind of action on one stage, in any unit, the same everywhere.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct StageCost {
+    /// `F`.
+    pub forward: f64,
+    /// `B`, the whole backward without recomputation.
+    pub backward: f64,
+    /// The part of `B` that `W` takes when the backward is split; `I` takes the rest.
+    pub weight_grad: f64,
+    /// `R`.
+    pub recompute: f64,
+    /// The optimizer's step on this stage.
+    pub update: f64,
+}
+
+impl StageCost {
+    /// Forward and backward; recomputation costs a forward, `W` half of the backward, the update
+    /// nothing.
+    #[must_use]
+    pub fn new(forward: f64, backward: f64) -> Self {
+        Self { forward, backward, weight_grad: backward / 2.0, recompute: forward, update: 0.0 }
+    }
+
+    fn of(&self, kind: ComputeKind) -> f64 {
+        match kind {
+            ComputeKind::Forward => self.forward,
+            ComputeKind::Recompute => self.recompute,
+            ComputeKind::Backward => self.backward,
+            ComputeKind::BackwardInput => self.backward - self.weight_grad,
+            ComputeKind::BackwardWeight => self.weight_grad,
+        }
+    }
+
+    fn named(&self) -> [(&'static str, f64); 6] {
+        [
+            ("forward", self.forward),
+            ("backward", self.backward),
+            ("weight gradient", self.weight_grad),
+            ("input gradient", self.backward - self.weight_grad),
+            ("recomputation", self.recompute),
+            ("update", self.update),
+        ]
+    }
+}
+
+/// How long a message takes from one rank to another.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Link {
+    /// Time from the end of a transfer until the receiver has the message.
+    pub latency: f64,
+    /// Time during which one message occupies the link.
+    pub transfer: f64,
+}
+
+impl Link {
+    /// For messages of `bytes` over a link that carries `bandwidth` bytes in a unit of time.
+    #[must_use]
+    pub fn of_bytes(latency: f64, bytes: f64, bandwidth: f64) -> Self {
+        // Nothing takes no time, however slow the link.
+        let transfer = if bytes == 0.0 { 0.0 } else { bytes / bandwidth };
+        Self { latency, transfer }
+    }
+}
+
+/// What every action of a program costs.
+///
+/// Unless [communication blocks](Self::with_blocking_sends), messages cost their ranks nothing: they
+/// occupy the link and arrive later, while the ranks compute on.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CostModel {
+    stages: Vec<StageCost>,
+    /// Where single micro-batches of a stage cost otherwise.
+    special: HashMap<(Stage, MicroBatch), StageCost>,
+    overhead: f64,
+    link: Link,
+    /// Edges with a link of their own.
+    links: HashMap<Edge, Link>,
+    blocking_sends: bool,
+}
+
+impl CostModel {
+    /// One cost per stage, in stage order. Neither overhead nor communication cost anything yet.
+    #[must_use]
+    pub fn new(stages: impl Into<Vec<StageCost>>) -> Self {
+        Self {
+            stages: stages.into(),
+            special: HashMap::new(),
+            overhead: 0.0,
+            link: Link::default(),
+            links: HashMap::new(),
+            blocking_sends: false,
+        }
+    }
+
+    /// The same forward and backward on every stage.
+    #[must_use]
+    pub fn uniform(stages: usize, forward: f64, backward: f64) -> Self {
+        Self::new(vec![StageCost::new(forward, backward); stages])
+    }
+
+    /// The median time of each kind of action on each stage in measured timelines of one program.
+    /// Kinds that didn't run cost nothing; the update of a rank counts for its lowest stage.
+    #[must_use]
+    pub fn measured(timelines: &[Timeline], program: &Program) -> Self {
+        let of = |stage: Stage, kind: ComputeKind| {
+            median(timelines.iter().flat_map(|t| t.durations(stage, kind)).collect())
+        };
+        let update = |stage: Stage| {
+            let rank = program.rank_of(stage).index();
+            if program.plan().stages_of(rank).first() != Some(&stage) {
+                return 0.0;
+            }
+            let updates = timelines.iter().filter_map(|t| t.update(rank));
+            median(updates.map(|update| update.end - update.start).collect())
+        };
+        let stages = Stage::first(program.plan().stages()).map(|stage| StageCost {
+            forward: of(stage, ComputeKind::Forward),
+            backward: of(stage, ComputeKind::Backward),
+            weight_grad: of(stage, ComputeKind::BackwardWeight),
+            recompute: of(stage, ComputeKind::Recompute),
+            update: update(stage),
+        });
+        Self::new(stages.collect::<Vec<_>>())
+    }
+
+    /// Lets one micro-batch of a stage cost otherwise than its others, such as a shorter last one. The
+    /// update isn't any micro-batch's: that of `cost` is not looked at.
+    #[must_use]
+    pub fn with_micro_batch(
+        mut self,
+        stage: Stage,
+        micro_batch: MicroBatch,
+        cost: StageCost,
+    ) -> Self {
+        self.special.insert((stage, micro_batch), cost);
+        self
+    }
+
+    /// Adds a fixed time to every compute action, such as the launch of its kernels.
+    #[must_use]
+    pub fn with_overhead(self, overhead: f64) -> Self {
+        Self { overhead, ..self }
+    }
+
+    /// Sets the link of all messages.
+    #[must_use]
+    pub fn with_link(self, link: Link) -> Self {
+        Self { link, ..self }
+    }
+
+    /// Sets the link of the messages along one edge, in both directions: another bandwidth, or another
+    /// size of the boundary.
+    #[must_use]
+    pub fn with_edge_link(mut self, edge: Edge, link: Link) -> Self {
+        self.links.insert(edge, link);
+        self
+    }
+
+    /// Keeps a rank from computing until its message has left, for transports that can't send and
+    /// compute at once.
+    #[must_use]
+    pub fn with_blocking_sends(self, blocking_sends: bool) -> Self {
+        Self { blocking_sends, ..self }
+    }
+
+    /// Whether a rank waits until its message has left.
+    #[must_use]
+    pub fn blocking_sends(&self) -> bool {
+        self.blocking_sends
+    }
+
+    /// The link of messages along an edge.
+    #[must_use]
+    pub fn link(&self, edge: Edge) -> Link {
+        // Most models have one link for all, and a million messages.
+        if self.links.is_empty() {
+            return self.link;
+        }
+        self.links.get(&edge).copied().unwrap_or(self.link)
+    }
+
+    /// The cost of each stage.
+    #[must_use]
+    pub fn stages(&self) -> &[StageCost] {
+        &self.stages
+    }
+
+    /// The time that an action takes, overhead included.
+    ///
+    /// # Panics
+    ///
+    /// If the costs don't cover the action's stage.
+    #[must_use]
+    pub fn time(&self, action: Compute) -> f64 {
+        let usual = &self.stages[action.stage.index()];
+        let cost = if self.special.is_empty() {
+            usual
+        } else {
+            self.special.get(&(action.stage, action.micro_batch)).unwrap_or(usual)
+        };
+        cost.of(action.kind) + self.overhead
+    }
+
+    /// Checks that there is a usable cost for each of `stages` stages.
+    pub(crate) fn check(&self, stages: usize) -> Result<(), CostError> {
+        if self.stages.len() != stages {
+            return Err(CostError::Stages { found: self.stages.len(), expected: stages });
+        }
+        let usable = |what: &dyn Fn(&str) -> String, costs: &[(&str, f64)]| match costs
+            .iter()
+            .find(|(_, v)| !(v.is_finite() && *v >= 0.0))
+        {
+            Some((name, value)) => Err(CostError::Invalid { what: what(name), value: *value }),
+            None => Ok(()),
+        };
+        usable(&|name| (*name).to_owned(), &[("the overhead per action", self.overhead)])?;
+        let link = |link: &Link| [("latency", link.latency), ("transfer time", link.transfer)];
+        usable(&|name| format!("the link's {name}"), &link(&self.link))?;
+        for (edge, of_edge) in &self.links {
+            let what = |name: &str| format!("the {name} from stage {} to {}", edge.from, edge.to);
+            usable(&what, &link(of_edge))?;
+        }
+        for (stage, cost) in self.stages.iter().enumerate() {
+            usable(&|name| format!("the {name} of stage {stage}"), &cost.named())?;
+        }
+        for ((stage, m), cost) in &self.special {
+            let what = |name: &str| format!("the {name} of stage {stage} for micro-batch {m}");
+            usable(&what, &cost.named())?;
+        }
+        Ok(())
+    }
+}
+
+/// The middle value, or the mean of the two middle ones; zero of none.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match (values.len(), values.len() / 2) {
+        (0, _) => 0.0,
+        (n, half) if n % 2 == 1 => values[half],
+        (_, half) => f64::midpoint(values[half - 1], values[half]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Edges, GPipe, Retention, Schedule, Shape, simulate};
+
+    #[test]
+    fn costs_measured_on_a_simulated_timeline_are_those_it_was_simulated_with() {
+        let plan = GPipe::default().plan(Shape::new(3, 4)).expect("a plan");
+        let program =
+            Program::lower(&plan, &Edges::chain(3), &Retention::keep_all(&plan)).expect("lowers");
+        let stages = [1.0, 2.0, 3.0].map(|f| StageCost {
+            weight_grad: 0.0,
+            recompute: 0.0,
+            update: f / 2.0,
+            ..StageCost::new(f, 3.0 * f)
+        });
+        let costs = CostModel::new(stages);
+        let timeline = simulate(&program, &costs).expect("simulates");
+        assert_eq!(CostModel::measured(&[timeline], &program), costs);
+    }
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(vec![]), 0.0);
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+}

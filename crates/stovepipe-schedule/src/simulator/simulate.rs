@@ -1,0 +1,104 @@
+//! The simulator: when does each action of a program start and end?
+
+use std::collections::HashMap;
+
+use crate::plan::progress::advance_until_still;
+use crate::program::Program;
+use crate::simulator::cost::CostModel;
+use crate::simulator::timeline::{Span, Timeline};
+use crate::words::action::Action;
+use crate::words::error::CostError;
+use crate::words::ids::Stage;
+use crate::words::message::{Direction, Message};
+use crate::words::mode::Mode;
+
+/// Plays a program against costs: an action starts when its rank is free and its inputs have arrived.
+///
+/// A message occupies the link between its two ranks for the transfer time, one message after the other
+/// in each direction, and arrives after the latency. The update starts when every rank has ended its
+/// program. Time and memory grow linearly with the number of actions.
+///
+/// # Errors
+///
+/// [`CostError`] for costs of another number of stages, negative or non-finite ones, and a sum that
+/// overflows.
+pub fn simulate(program: &Program, costs: &CostModel) -> Result<Timeline, CostError> {
+    let plan = program.plan();
+    costs.check(plan.stages())?;
+    let ranks = plan.ranks();
+    let owner = |stage: Stage| program.rank_of(stage).index();
+    let mut clock = vec![0.0f64; ranks];
+    let mut spans: Vec<Vec<Span>> =
+        (0..ranks).map(|rank| Vec::with_capacity(program.row(rank).len())).collect();
+    let mut arrivals = Arrivals::new(program);
+    let mut link_free: HashMap<(usize, usize), f64> = HashMap::new();
+
+    advance_until_still(ranks, |rank, wake| {
+        while let Some(&action) = program.row(rank).get(spans[rank].len()) {
+            let start = clock[rank];
+            let end = match action {
+                Action::Compute(compute) => start + costs.time(compute),
+                Action::Send(message) => {
+                    let to = owner(message.to);
+                    let link = costs.link(message.edge());
+                    let free = link_free.entry((rank, to)).or_default();
+                    let sent = free.max(start) + link.transfer;
+                    *free = sent;
+                    arrivals.set(message, sent + link.latency);
+                    wake(to);
+                    if costs.blocking_sends() { sent } else { start }
+                }
+                Action::Recv(message) => match arrivals.get(message) {
+                    Some(arrival) => arrival.max(start),
+                    None => return,
+                },
+            };
+            clock[rank] = end;
+            spans[rank].push(Span { action, start, end });
+        }
+    });
+
+    let flushed = clock.iter().copied().fold(0.0, f64::max);
+    let update = |rank: usize| -> f64 {
+        plan.stages_of(rank).iter().map(|stage| costs.stages()[stage.index()].update).sum()
+    };
+    let updates = (0..ranks)
+        .map(|rank| (plan.mode() == Mode::Training).then(|| flushed..flushed + update(rank)))
+        .collect();
+    let timeline = Timeline::new(spans, updates);
+    let busy: f64 = (0..ranks).map(|rank| timeline.busy(rank)).sum();
+    let total = timeline.makespan() * ranks as f64;
+    if busy.is_finite() && total.is_finite() { Ok(timeline) } else { Err(CostError::Overflow) }
+}
+
+/// When each message arrives, by edge, direction and micro-batch.
+struct Arrivals<'a> {
+    program: &'a Program,
+    /// Not a number until the message is sent.
+    times: Vec<f64>,
+}
+
+impl<'a> Arrivals<'a> {
+    fn new(program: &'a Program) -> Self {
+        let messages = 2 * program.edges().len() * program.plan().micro_batches();
+        Self { program, times: vec![f64::NAN; messages] }
+    }
+
+    /// The place of a message; a program holds none without an edge.
+    fn index(&self, message: Message) -> Option<usize> {
+        let edge = self.program.edges().index(message.edge())?;
+        let way = usize::from(message.direction == Direction::Backward);
+        let line = 2 * edge + way;
+        Some(line * self.program.plan().micro_batches() + message.micro_batch.index())
+    }
+
+    fn set(&mut self, message: Message, time: f64) {
+        if let Some(index) = self.index(message) {
+            self.times[index] = time;
+        }
+    }
+
+    fn get(&self, message: Message) -> Option<f64> {
+        self.index(message).map(|index| self.times[index]).filter(|time| !time.is_nan())
+    }
+}
