@@ -301,6 +301,29 @@ pub enum TrainError {
     /// The step failed.
     #[error(transparent)]
     Step(#[from] StepError),
+    /// A stage's part of the step can't be used, or its device failed.
+    #[error(transparent)]
+    Stage(#[from] StageError),
+    /// Another process sent a timeline that can't be read.
+    #[error("another process sent a timeline that can't be read: do all run the same version?")]
+    Timeline,
+    /// There is no such rank.
+    #[error("there is no rank {rank}: the pipeline has {ranks}, which count from 0")]
+    NoRank {
+        /// The rank that was asked for.
+        rank: usize,
+        /// How many there are.
+        ranks: usize,
+    },
+    /// A layer panicked while what it returns was recorded.
+    #[error("a layer panicked while its output was recorded: its message stands above")]
+    Panicked,
+    /// Peaks are asked of a counter that doesn't tell them.
+    #[error(
+        "the memory counter can't tell the most that was allocated at once: give one that implements \
+         `peak_bytes`"
+    )]
+    NoPeaks,
     /// The model's output can't be put together.
     #[error("the outputs of the micro-batches can't be joined along the batch axis")]
     Join,

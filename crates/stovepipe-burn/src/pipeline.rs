@@ -11,7 +11,7 @@ use stovepipe_runtime::StepError;
 use stovepipe_runtime::{Agreement, StepReport, Workers};
 use stovepipe_schedule::{Mode, Program};
 
-use crate::error::{BuildError, TrainError};
+use crate::error::{BuildError, StageError, TrainError};
 use crate::loss::NoLoss;
 use crate::loss::scaling::Scaler;
 use crate::model::ties::Tie;
@@ -82,7 +82,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         let micro_batches = batch.inputs.len();
         let loss_scale = batch.scale;
         let report = self.run(Mode::Training, batch)?;
-        let reports = Report::decode_all(&report.reports).map_err(refused)?;
+        let reports = Report::decode_all(&report.reports)?;
         let (sum, weight) = mean_of(&reports);
         let tied_squares = tied_squared_norm(&tied_sums(&self.ties, &reports));
         let total = (self.carried_weight + weight) * loss_scale;
@@ -120,7 +120,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
     pub fn accumulate(&mut self, input: I, target: T) -> Result<Accumulation, TrainError> {
         let batch = self.batch(Task::Accumulate, input, Some(into_packet(target)))?;
         let report = self.run(Mode::Training, batch)?;
-        let reports = Report::decode_all(&report.reports).map_err(refused)?;
+        let reports = Report::decode_all(&report.reports)?;
         let (sum, weight) = mean_of(&reports);
         let overflowed = self.rescale(norm_of(&reports, 0.0, 1.0));
         if !overflowed {
@@ -150,7 +150,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
     pub fn gradients(&mut self, input: I, target: T) -> Result<Gradients, TrainError> {
         let batch = self.batch(Task::Gradients, input, Some(into_packet(target)))?;
         let report = self.run(Mode::Training, batch)?;
-        let reports = Report::decode_all(&report.reports).map_err(refused)?;
+        let reports = Report::decode_all(&report.reports)?;
         let (sum, weight) = mean_of(&reports);
         let tied_squares = tied_squared_norm(&tied_sums(&self.ties, &reports));
         let overflowed = self.rescale(norm_of(&reports, tied_squares, 1.0));
@@ -166,10 +166,10 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
     pub fn evaluate(&mut self, input: I, target: T) -> Result<Evaluation, TrainError> {
         let batch = self.batch(Task::Evaluate, input, Some(into_packet(target)))?;
         let report = self.run(Mode::ForwardOnly, batch)?;
-        let reports = Report::decode_all(&report.reports).map_err(refused)?;
+        let reports = Report::decode_all(&report.reports)?;
         let (sum, weight) = mean_of(&reports);
         if weight == 0.0 {
-            return Err(refused(crate::error::StageError::Weight { weight }));
+            return Err(StageError::Weight { weight }.into());
         }
         Ok(Evaluation {
             loss: mean(sum, weight),
@@ -230,7 +230,7 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
     pub fn synchronize(&mut self) -> Result<(), TrainError> {
         for StageSummary { stage, .. } in &self.summaries {
             if self.workers.holds(*stage) {
-                self.workers.visit(*stage, |stage| stage.synchronize())?.map_err(refused)?;
+                self.workers.visit(*stage, |stage| stage.synchronize())??;
             }
         }
         Ok(())
@@ -304,8 +304,4 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         let program = self.cached_program(mode, batch.inputs.len())?;
         Ok(self.workers.step(&program, batch)?)
     }
-}
-
-fn refused(error: crate::error::StageError) -> TrainError {
-    TrainError::Step(StepError::Setup(error.to_string()))
 }

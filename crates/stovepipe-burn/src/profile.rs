@@ -5,4 +5,6 @@ pub(crate) mod measure;
 pub(crate) mod memory;
 pub(crate) mod profiling;
 pub(crate) mod rehearsal;
+pub(crate) mod stand_in;
 pub(crate) mod subject;
+pub(crate) mod traffic;

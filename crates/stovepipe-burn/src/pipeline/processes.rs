@@ -76,8 +76,8 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
     ///
     /// # Errors
     ///
-    /// [`StepError`], as of a step.
-    pub fn gather_timeline(&mut self, own: &Timeline) -> Result<Timeline, StepError> {
+    /// [`TrainError::Step`], as of a step, or [`TrainError::Timeline`].
+    pub fn gather_timeline(&mut self, own: &Timeline) -> Result<Timeline, TrainError> {
         if !self.workers.is_spread() {
             return Ok(own.clone());
         }
@@ -86,11 +86,9 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         let update = own.update(rank).map(|update| format!("{} {}", update.start, update.end));
         let text = lines.chain(update).collect::<String>();
         let gathered = self.gather(text.into_bytes())?;
-        let rows = gathered.iter().map(|bytes| {
-            read_row(&String::from_utf8_lossy(bytes)).ok_or_else(|| {
-                StepError::Setup("another process sent a timeline that can't be read".to_owned())
-            })
-        });
+        let rows = gathered
+            .iter()
+            .map(|bytes| read_row(&String::from_utf8_lossy(bytes)).ok_or(TrainError::Timeline));
         let (spans, updates) = rows.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
         Ok(Timeline::new(spans, updates))
     }

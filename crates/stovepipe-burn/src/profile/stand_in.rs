@@ -1,0 +1,129 @@
+//! The stages of a rehearsal: those of one rank at work, and stand-ins for all others.
+
+use std::sync::Arc;
+
+use stovepipe_runtime::{Begin, StageCompute};
+use stovepipe_schedule::{MicroBatch, StageRetention};
+
+use crate::error::StageError;
+use crate::profile::traffic::Traffic;
+use crate::stage::batch::Batch;
+use crate::stage::burn_stage::{BurnStage, StageOutput};
+use crate::stage::report::Report;
+use crate::stage::routes::Routes;
+use crate::value::packet::Packet;
+
+/// A stage that sends what was recorded, and throws away what it receives.
+pub(super) struct StandIn {
+    pub(super) stage: usize,
+    pub(super) is_last: bool,
+    pub(super) routes: Routes,
+    pub(super) traffic: Arc<Traffic>,
+}
+
+impl StandIn {
+    fn forward(&self, m: usize) -> Vec<Packet> {
+        let own = (!self.is_last).then_some(self.stage + 1);
+        self.traffic.packets(m, own, &self.routes.outgoing, 0)
+    }
+
+    fn backward(&self, m: usize) -> Vec<Packet> {
+        let own = (self.stage > 0).then_some(self.stage);
+        let chain = self.routes.incoming.len().saturating_sub(1);
+        let packets = self.traffic.packets(m, own, &self.routes.incoming, chain);
+        packets.iter().map(Packet::as_gradients).collect()
+    }
+
+    fn report(&self) -> Report {
+        // A weight to divide by.
+        let losses = if self.is_last { vec![(0.0, 1.0)] } else { Vec::new() };
+        Report { losses, ..Report::default() }
+    }
+}
+
+/// A stage of a rehearsal.
+pub(super) enum RehearsedStage {
+    /// At work.
+    Real(Box<BurnStage>),
+    /// Of another rank.
+    StandIn(StandIn),
+}
+
+impl StageCompute for RehearsedStage {
+    type Value = Packet;
+    type Input = Batch;
+    type Output = StageOutput;
+    type Error = StageError;
+
+    fn begin(&mut self, begin: Begin<'_, Batch>) -> Result<(), StageError> {
+        match self {
+            Self::Real(stage) => stage.begin(begin),
+            Self::StandIn(_) => Ok(()),
+        }
+    }
+
+    fn forward(
+        &mut self,
+        m: MicroBatch,
+        inputs: Vec<Packet>,
+        retention: &StageRetention,
+    ) -> Result<Vec<Packet>, StageError> {
+        match self {
+            Self::Real(stage) => stage.forward(m, inputs, retention),
+            Self::StandIn(stage) => Ok(stage.forward(m.index())),
+        }
+    }
+
+    fn recompute(&mut self, m: MicroBatch, retention: &StageRetention) -> Result<(), StageError> {
+        match self {
+            Self::Real(stage) => stage.recompute(m, retention),
+            Self::StandIn(_) => Ok(()),
+        }
+    }
+
+    fn backward(
+        &mut self,
+        m: MicroBatch,
+        gradients: Vec<Packet>,
+        retention: &StageRetention,
+    ) -> Result<Vec<Packet>, StageError> {
+        match self {
+            Self::Real(stage) => stage.backward(m, gradients, retention),
+            Self::StandIn(stage) => Ok(stage.backward(m.index())),
+        }
+    }
+
+    fn finish(&mut self) -> Result<Vec<u8>, StageError> {
+        match self {
+            Self::Real(stage) => stage.finish(),
+            Self::StandIn(stage) => Ok(stage.report().encode()),
+        }
+    }
+
+    fn prepare(&mut self, reports: &[Vec<u8>]) -> Result<(), StageError> {
+        match self {
+            Self::Real(stage) => stage.prepare(reports),
+            Self::StandIn(_) => Ok(()),
+        }
+    }
+
+    fn commit(&mut self) -> Result<(), StageError> {
+        match self {
+            Self::Real(stage) => stage.commit(),
+            Self::StandIn(_) => Ok(()),
+        }
+    }
+
+    fn abandon(&mut self) {
+        if let Self::Real(stage) = self {
+            stage.abandon();
+        }
+    }
+
+    fn take_output(&mut self) -> StageOutput {
+        match self {
+            Self::Real(stage) => stage.take_output(),
+            Self::StandIn(_) => StageOutput::default(),
+        }
+    }
+}
