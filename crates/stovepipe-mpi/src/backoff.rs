@@ -1,11 +1,11 @@
-//! [`Backoff`]: how long the thread for MPI rests between two looks. Cores are few, and the stages compute
-//! on them.
+//! [`Backoff`]: how long the thread for MPI rests between two looks. Cores are few, and the stages
+//! compute on them.
 
 use std::hint;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What is there to look out for.
+/// Says what there is to wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outlook {
     /// A message is under way, which moves only while somebody looks.

@@ -1,6 +1,6 @@
-//! [`EndpointState`]: one endpoint's state as plain data: messages that came, operations that wait, rounds, aborts,
-//! and who has left. It makes no MPI call and wakes nobody itself: what has to happen outside the lock goes
-//! into [`After`].
+//! [`EndpointState`]: the state of one endpoint as plain data: messages that came, operations that
+//! wait, rounds, aborts, and who has left. It makes no MPI call and wakes nobody itself: what has
+//! to happen outside the lock goes into [`After`].
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet, hash_map};
@@ -12,7 +12,7 @@ use crate::frame::{self, Address, Frame, Head};
 use crate::pool::Pool;
 use crate::round::{Part, Round};
 
-/// What to do once the lock is released, and frames to be sent.
+/// Work for when the lock is released, and frames to be sent.
 #[derive(Default)]
 pub(crate) struct After {
     pub(crate) wake: Vec<Waker>,
@@ -30,25 +30,29 @@ impl After {
     }
 }
 
-/// What a peer that left hasn't finished: rounds that it has joined.
+/// The rounds that a peer has joined and not finished when it left.
 type Owed = HashSet<(u64, u32)>;
 
+/// A value that nobody has asked for yet.
 struct Arrived {
     frame: Vec<u8>,
     /// Another one with the same tag came.
     twice: bool,
 }
 
+/// One gather, and the operation that waits for it.
 struct Gather {
     round: Round,
     waiting: Option<Waker>,
 }
 
+/// The state of one endpoint of this process. It may outlive the endpoint, and may be there before
+/// it.
 pub(crate) struct EndpointState {
     channel: u32,
     me: usize,
     ranks: usize,
-    /// The endpoint was dropped; the endpoint stays for what it owes.
+    /// The endpoint was dropped; its state stays for what it owes.
     left: bool,
     ended: Option<u64>,
     inbox: HashMap<(usize, Tag), Arrived>,
@@ -81,7 +85,7 @@ impl EndpointState {
         !self.waiting.is_empty() || self.gathers.values().any(|gather| gather.waiting.is_some())
     }
 
-    /// Whether nobody will ask for it any more, neither here nor elsewhere.
+    /// Whether nobody needs this state any more, neither here nor elsewhere.
     pub(crate) fn is_done(&self) -> bool {
         let alone = self.peers().all(|peer| self.gone[peer].is_some());
         self.left && (alone || self.gathers.is_empty())
@@ -327,7 +331,7 @@ impl EndpointState {
     }
 }
 
-/// A frame of its own, for what is small and rare.
+/// A whole frame in a new buffer, for payloads that are small and rare.
 pub(crate) fn whole(address: Address, payload: &[u8]) -> Frame {
     let mut frame = frame::begin(Vec::new(), address);
     frame.extend(payload);

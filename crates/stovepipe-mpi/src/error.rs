@@ -1,4 +1,4 @@
-//! [`MpiError`]: why there is no MPI to be had.
+//! [`MpiError`]: why MPI can't be used.
 
 use thiserror::Error;
 
@@ -18,7 +18,7 @@ pub enum MpiError {
     /// The thread that makes MPI's calls can't be started.
     #[error("the thread for MPI can't be started: {reason}")]
     Thread {
-        /// What the system says.
+        /// The error of the system.
         reason: String,
     },
 }

@@ -1,12 +1,12 @@
-//! What travels in one MPI message: a head of fixed size, which says everything about the message, and
-//! the payload. A frame is padded to whole [`BLOCK`]s, because MPI counts in 31 bits.
+//! A frame travels in one MPI message: a head of fixed size, which says everything about the
+//! message, and the payload. A frame is padded to whole [`BLOCK`]s, because MPI counts in 31 bits.
 
 use stovepipe_transport::{Direction, Tag};
 
 /// MPI's unit of length here. The head takes one.
 pub(crate) const BLOCK: usize = 64;
 
-/// Which message this is.
+/// The first part of a message: what it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Head {
     /// A value on its way between two stages.
@@ -87,14 +87,15 @@ impl Frame {
         Self { buffer, tail }
     }
 
-    /// How many bytes are missing behind the tail to make whole blocks.
+    /// How many bytes are missing after the tail to make whole blocks.
     pub(crate) fn padding(&self) -> usize {
         let length = self.buffer.len() + self.tail.as_ref().map_or(0, |t| (**t).as_ref().len());
         length.next_multiple_of(BLOCK) - length
     }
 }
 
-/// Takes a frame apart, which may stand in a longer buffer. `None` if it is none.
+/// Splits a frame, which may stand in a longer buffer, into address and payload. `None` if it is no
+/// frame.
 pub(crate) fn read(frame: &[u8]) -> Option<(Address, &[u8])> {
     let (head, payload) = frame.split_at_checked(BLOCK)?;
     let (words, _) = head.as_chunks::<4>();

@@ -1,15 +1,17 @@
-//! Pipelines over several processes: [`Mpi`] is a [`Transport`](stovepipe_transport::Transport) whose ranks
-//! are the processes of an MPI job, on one machine or on a cluster.
+//! Pipelines over several processes: [`Mpi`] is a [`Transport`](stovepipe_transport::Transport)
+//! whose ranks are the processes of an MPI job, on one machine or on a cluster.
 //!
-//! Values travel as point-to-point messages, which carry the whole tag; their size is found out by the
-//! receiver, so that varying shapes need no handshake. The last tensor of a value is sent from where it is,
-//! whatever comes before it is copied into a buffer, and all is copied once when it is decoded; buffers are
-//! used again. One thread of each process makes all MPI
-//! calls, because large messages move only inside such calls: it progresses them while the process
-//! computes, and sleeps longer and longer while nothing happens.
+//! Values travel as point-to-point messages, which carry the whole tag. The receiver finds out
+//! their size, so that varying shapes need no handshake. The last tensor of a value is sent from
+//! where it is; whatever comes before it is copied into a buffer. All is copied once when it is
+//! decoded. Buffers are used again.
 //!
-//! MPI's own collectives can't be given up halfway, which a failed step has to; so gathers are messages
-//! too, about log₂ of the number of ranks for each rank.
+//! One thread of each process makes all MPI calls, because large messages move only inside such
+//! calls. It moves them while the process computes, and sleeps longer and longer while nothing
+//! happens.
+//!
+//! MPI's own collectives can't be given up halfway, which a failed step has to; so gathers are
+//! messages too, about log₂ of the number of ranks for each rank.
 //!
 //! ```no_run
 //! use futures::executor::block_on;

@@ -1,8 +1,9 @@
-//! [`Link`]: the calls into MPI's C interface that `rsmpi`'s safe one can't express: messages under way that
-//! own their buffers. All of it is used from one thread, and this is the only file with unsafe code.
+//! [`Link`]: the calls into MPI's C interface that `rsmpi`'s safe one can't express, for messages
+//! under way that own their buffers. All of it is used from one thread, and this is the only file
+//! with unsafe code.
 //!
-//! MPI's errors end the job, with a message: that is its default, and nothing here changes it. So the codes
-//! that the calls return mean nothing.
+//! MPI's errors end the job, with a message: that is its default, and nothing here changes it. So
+//! the codes that the calls return mean nothing.
 #![allow(unsafe_code, reason = "MPI is a C interface that keeps pointers into buffers")]
 
 use std::ffi::{c_int, c_void};
@@ -14,7 +15,7 @@ use mpi::topology::{Communicator, SimpleCommunicator};
 
 use crate::frame::{BLOCK, Frame, Tail};
 
-/// A communicator of our own.
+/// A communicator that only this crate uses.
 pub(crate) struct Link {
     communicator: SimpleCommunicator,
     /// MPI's type for [`BLOCK`] bytes.
@@ -37,7 +38,7 @@ pub(crate) struct UnderWay {
     peer: usize,
 }
 
-/// What fills up the last block behind a tail.
+/// Fills up the last block after a tail.
 static PADDING: [u8; BLOCK] = [0; BLOCK];
 
 impl Link {
@@ -58,9 +59,10 @@ impl Link {
         let Frame { buffer, tail } = frame;
         let mut request = MaybeUninit::uninit();
         let (to_rank, communicator) = (to as c_int, self.communicator.as_raw());
-        // SAFETY: the bytes named are those of the buffer, the tail and a static; buffer and tail outlive
-        // the request, as `UnderWay` keeps all three, and frees them only when MPI says it is done. Moving
-        // the owners doesn't move the bytes, which are on the heap. The calls fill `request`.
+        // SAFETY: the bytes named are those of the buffer, the tail and a static; buffer and tail
+        // outlive the request, as `UnderWay` keeps all three, and frees them only when MPI says it
+        // is done. Moving the owners doesn't move the bytes, which are on the heap. The calls fill
+        // `request`.
         let request = unsafe {
             if let Some(tail) = &tail {
                 let mut pieces = Self::pieces(&[&buffer, (**tail).as_ref(), &PADDING[..padding]]);
@@ -91,11 +93,11 @@ impl Link {
     fn pieces(places: &[&[u8]]) -> ffi::MPI_Datatype {
         /// MPI counts in 31 bits.
         const LONGEST: usize = 1 << 30;
-        let chunks: Vec<&[u8]> = places.iter().flat_map(|place| place.chunks(LONGEST)).collect();
-        let lengths: Vec<c_int> = chunks.iter().map(|chunk| chunk.len() as c_int).collect();
+        let parts: Vec<&[u8]> = places.iter().flat_map(|place| place.chunks(LONGEST)).collect();
+        let lengths: Vec<c_int> = parts.iter().map(|part| part.len() as c_int).collect();
         let starts: Vec<ffi::MPI_Aint> =
-            chunks.iter().map(|chunk| chunk.as_ptr().addr() as ffi::MPI_Aint).collect();
-        let count = chunks.len() as c_int;
+            parts.iter().map(|part| part.as_ptr().addr() as ffi::MPI_Aint).collect();
+        let count = parts.len() as c_int;
         let mut made = MaybeUninit::uninit();
         // SAFETY: both lists have `count` entries; the calls fill `made`.
         unsafe {
@@ -111,7 +113,7 @@ impl Link {
         }
     }
 
-    /// The next message that has been announced, from whomever.
+    /// The next message that has been announced, from any rank.
     pub(crate) fn probe(&self) -> Option<Announced> {
         let mut message = MaybeUninit::uninit();
         let mut status = MaybeUninit::<ffi::MPI_Status>::uninit();
@@ -144,7 +146,8 @@ impl Link {
             buffer.resize(bytes, 0);
         }
         let mut request = MaybeUninit::uninit();
-        // SAFETY: as for `send`; `message` comes from `probe` and is received once, as it is moved here.
+        // SAFETY: as for `send`; `message` comes from `probe` and is received once, as it is moved
+        // here.
         let request = unsafe {
             ffi::MPI_Imrecv(
                 buffer.as_mut_ptr().cast::<c_void>(),
@@ -179,7 +182,8 @@ impl UnderWay {
     /// Moves messages on, and says whether this one is done.
     pub(crate) fn is_done(&mut self) -> bool {
         let mut done = 0;
-        // SAFETY: the request is this message's own, or null after an earlier call, which is allowed.
+        // SAFETY: the request is this message's own, or null after an earlier call, which is
+        // allowed.
         unsafe {
             ffi::MPI_Test(&raw mut self.request, &raw mut done, ffi::RSMPI_STATUS_IGNORE);
         }

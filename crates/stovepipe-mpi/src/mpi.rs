@@ -9,11 +9,11 @@ use std::thread::Thread;
 use async_trait::async_trait;
 use stovepipe_transport::{Tag, Transport, TransportError, Wire};
 
-use crate::MpiError;
 use crate::endpoint::{After, EndpointState};
+use crate::error::MpiError;
 use crate::frame::{self, Address, Frame, Head};
 use crate::pool::Pool;
-use crate::progress::{self, MpiThread, Shared, State, endpoint_of};
+use crate::progress::{self, MpiThread, ProcessState, Shared, endpoint_state};
 
 /// MPI can be started once in a process, and ended once.
 enum World {
@@ -29,16 +29,16 @@ static WORLD: Mutex<World> = Mutex::new(World::Unstarted);
 /// MPI starts with the first endpoint and ends when the last one is dropped: that waits until all
 /// processes have come so far. So return from `main` rather than call [`std::process::exit`].
 ///
-/// Several endpoints may exist, one after the other or side by side, as long as every process makes as many
-/// in the same order: the first of each form a group, the second another, and so on.
+/// Several endpoints may exist, one after the other or at once, as long as every process makes as
+/// many in the same order. The first of each process form a group, the second another, and so on.
 ///
 /// # When processes fail
 ///
-/// A process that is killed takes the job down through `mpirun`, which names its rank (and through `srun`
-/// with `--kill-on-bad-exit`). Where the launcher doesn't notice, because a process was stopped or a network
-/// is down, the next rank does: processes hear from each other every second, and one that is silent for 15 seconds
-/// ends the job with a message that names it. One that panics gives the others 5 seconds to end by
-/// themselves.
+/// A process that is killed takes the job down through `mpirun`, which names its rank (and through
+/// `srun` with `--kill-on-bad-exit`). The launcher may not notice, because a process was stopped or
+/// a network is down. Then the next rank does: processes hear from each other every second, and the
+/// one after a process that is silent for 15 seconds ends the job with a message that names it. One
+/// that panics gives the others 5 seconds to end by themselves.
 pub struct Mpi {
     shared: Arc<Shared>,
     progress: Thread,
@@ -62,13 +62,13 @@ impl Mpi {
             return Err(MpiError::Ended);
         };
         let (rank, ranks) = (running.rank, running.ranks);
-        let mut state = running.shared.lock();
-        let channel = state.next_channel;
-        state.next_channel += 1;
-        state.live += 1;
-        // From now on a message without a endpoint is one for an endpoint that is gone.
-        endpoint_of(&mut state.endpoints, channel, rank, ranks);
-        drop(state);
+        let mut process = running.shared.lock();
+        let channel = process.next_channel;
+        process.next_channel += 1;
+        process.live += 1;
+        // From now on a message for which there is no state is for an endpoint that is gone.
+        endpoint_state(&mut process.endpoints, channel, rank, ranks);
+        drop(process);
         let (shared, progress) = (Arc::clone(&running.shared), running.thread.clone());
         Ok(Self { shared, progress, channel, rank, ranks })
     }
@@ -85,20 +85,20 @@ impl Mpi {
         self.ranks
     }
 
-    /// Runs `act` on this endpoint's endpoint, sends what it wants sent, and then, without the lock, wakes whom
-    /// it wants woken.
+    /// Runs `act` on this endpoint's state and sends what it wants sent. Then, without the lock,
+    /// wakes whom it wants woken.
     fn with<R>(&self, act: impl FnOnce(&mut EndpointState, &mut Pool, &mut After) -> R) -> R {
         let mut after = After::default();
         let (result, sends) = {
-            let mut state = self.shared.lock();
-            let State { endpoints, pool, .. } = &mut *state;
-            let endpoint = endpoint_of(endpoints, self.channel, self.rank, self.ranks);
-            let result = act(endpoint, pool, &mut after);
-            if endpoint.is_done() {
+            let mut process = self.shared.lock();
+            let ProcessState { endpoints, pool, .. } = &mut *process;
+            let state = endpoint_state(endpoints, self.channel, self.rank, self.ranks);
+            let result = act(state, pool, &mut after);
+            if state.is_done() {
                 endpoints.remove(&self.channel);
             }
             let sends = !after.send.is_empty();
-            state.outbox.extend(after.send.drain(..));
+            process.outbox.extend(after.send.drain(..));
             (result, sends)
         };
         if sends {
@@ -132,8 +132,8 @@ impl<V: Wire> Transport<V> for Mpi {
 
     async fn send(&self, to: usize, tag: Tag, value: V) -> Result<(), TransportError> {
         self.peer(to)?;
-        let buffer = self
-            .with(|endpoint, pool, _| endpoint.may_send(to, tag).map(|()| pool.take(frame::BLOCK)));
+        let buffer =
+            self.with(|state, pool, _| state.may_send(to, tag).map(|()| pool.take(frame::BLOCK)));
         let address = Address { channel: self.channel, head: Head::Value(tag) };
         let mut buffer = frame::begin(buffer?, address);
         let tail = value.encode(&mut buffer);
@@ -164,25 +164,25 @@ impl<V: Wire> Transport<V> for Mpi {
     }
 
     fn abort(&self, step: u64, reason: &str) {
-        self.with(|endpoint, _, after| endpoint.abort(step, reason, after));
+        self.with(|state, _, after| state.abort(step, reason, after));
     }
 
     fn end_step(&self, step: u64) {
-        self.with(|endpoint, pool, after| endpoint.end_step(step, pool, after));
+        self.with(|state, pool, after| state.end_step(step, pool, after));
     }
 }
 
 impl Drop for Mpi {
     fn drop(&mut self) {
-        self.with(|endpoint, pool, after| endpoint.leave(pool, after));
+        self.with(|state, pool, after| state.leave(pool, after));
         let mut world = WORLD.lock().unwrap_or_else(PoisonError::into_inner);
         let last = {
-            let mut state = self.shared.lock();
-            state.live -= 1;
-            if state.live == 0 {
-                state.closing = Some(std::thread::panicking());
+            let mut process = self.shared.lock();
+            process.live -= 1;
+            if process.live == 0 {
+                process.closing = Some(std::thread::panicking());
             }
-            state.live == 0
+            process.live == 0
         };
         if last && let World::Started(running) = std::mem::replace(&mut *world, World::Ended) {
             drop(world);
@@ -215,8 +215,8 @@ impl Future for Receive<'_> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let (from, tag, registered) = (this.from, this.tag, &mut this.registered);
-        let act = |endpoint: &mut EndpointState, _: &mut Pool, after: &mut After| {
-            endpoint.poll_recv(from, tag, cx.waker(), registered, after)
+        let act = |state: &mut EndpointState, _: &mut Pool, after: &mut After| {
+            state.poll_recv(from, tag, cx.waker(), registered, after)
         };
         this.endpoint.with(act)
     }
@@ -225,8 +225,7 @@ impl Future for Receive<'_> {
 impl Drop for Receive<'_> {
     fn drop(&mut self) {
         if self.registered {
-            self.endpoint
-                .with(|endpoint, _, after| endpoint.forget_recv(self.from, self.tag, after));
+            self.endpoint.with(|state, _, after| state.forget_recv(self.from, self.tag, after));
         }
     }
 }
@@ -244,8 +243,8 @@ impl Future for Gather<'_> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let (key, bytes) = (this.key, &mut this.bytes);
-        let act = |endpoint: &mut EndpointState, _: &mut Pool, after: &mut After| {
-            endpoint.poll_gather(key, bytes, cx.waker(), after)
+        let act = |state: &mut EndpointState, _: &mut Pool, after: &mut After| {
+            state.poll_gather(key, bytes, cx.waker(), after)
         };
         let outcome = this.endpoint.with(act);
         this.registered |= outcome.is_pending();
@@ -256,7 +255,7 @@ impl Future for Gather<'_> {
 impl Drop for Gather<'_> {
     fn drop(&mut self) {
         if self.registered {
-            self.endpoint.with(|endpoint, _, after| endpoint.forget_gather(self.key, after));
+            self.endpoint.with(|state, _, after| state.forget_gather(self.key, after));
         }
     }
 }

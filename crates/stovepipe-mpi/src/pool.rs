@@ -1,17 +1,17 @@
-//! Buffers that are used again, so that a step in its stride allocates none.
+//! Buffers that are used again, so that a step allocates none once a few have run.
 
-/// More than this are not kept: a burst's buffers go back to the system.
+/// The most buffers that are kept. Those of a burst go back to the system.
 const KEPT: usize = 64;
 
-/// Buffers that nobody uses at the moment.
+/// Buffers that nobody uses now.
 #[derive(Default)]
 pub(crate) struct Pool {
     free: Vec<Vec<u8>>,
 }
 
 impl Pool {
-    /// The smallest buffer with room for `bytes`, of several the one used last, which caches still hold; or
-    /// else the largest there is, or a new one. What is in it means nothing.
+    /// The smallest buffer with room for `bytes`, of several the one used last, which caches still
+    /// hold; or else the largest there is, or a new one. Its contents mean nothing.
     pub(crate) fn take(&mut self, bytes: usize) -> Vec<u8> {
         let newest_first = self.free.iter().enumerate().rev();
         let fits = newest_first.filter(|(_, buffer)| buffer.capacity() >= bytes);

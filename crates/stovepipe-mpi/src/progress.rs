@@ -1,5 +1,5 @@
-//! The thread that makes all MPI calls of this process: starts MPI, sends what is in the outbox, receives
-//! what is announced, sorts it into the endpoints, watches a neighbour, and ends MPI.
+//! The thread that makes all MPI calls of this process: starts MPI, sends what is in the outbox,
+//! receives what is announced, sorts it into the endpoints, watches a neighbour, and ends MPI.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use mpi::Threading;
 use mpi::topology::Communicator;
 
-use crate::MpiError;
 use crate::backoff::{Backoff, Outlook};
 use crate::endpoint::{After, EndpointState, whole};
+use crate::error::MpiError;
 use crate::frame::{self, Address, Frame, Head};
 use crate::link::{Link, UnderWay};
 use crate::pool::Pool;
@@ -25,12 +25,14 @@ const GRACE: Duration = Duration::from_secs(5);
 /// The job's exit status where this crate ends it.
 const FAILED: i32 = 70;
 
-/// What the endpoints of this process share with the thread.
+/// All that the endpoints of this process share with the thread that makes the calls.
 pub(crate) struct Shared {
-    state: Mutex<State>,
+    state: Mutex<ProcessState>,
 }
 
-pub(crate) struct State {
+/// Everything that endpoints and the thread both touch.
+pub(crate) struct ProcessState {
+    /// By channel: the number of the endpoint, the same in every process.
     pub(crate) endpoints: HashMap<u32, EndpointState>,
     pub(crate) pool: Pool,
     pub(crate) outbox: VecDeque<(usize, Frame)>,
@@ -43,7 +45,7 @@ pub(crate) struct State {
 }
 
 impl Shared {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ProcessState> {
         // Nothing of a caller's runs under the lock, so its data is whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -61,7 +63,7 @@ pub(crate) struct MpiThread {
 /// Starts MPI.
 pub(crate) fn start() -> Result<MpiThread, MpiError> {
     let shared = Arc::new(Shared {
-        state: Mutex::new(State {
+        state: Mutex::new(ProcessState {
             endpoints: HashMap::new(),
             pool: Pool::default(),
             outbox: VecDeque::new(),
@@ -93,8 +95,9 @@ pub(crate) fn start() -> Result<MpiThread, MpiError> {
     Ok(MpiThread { rank, ranks, shared, thread, handle })
 }
 
-/// The endpoint of an endpoint, made by whoever needs it first: this process's endpoint or another's message.
-pub(crate) fn endpoint_of(
+/// The state of an endpoint, made by whoever needs it first: the endpoint itself, or a message from
+/// another process.
+pub(crate) fn endpoint_state(
     endpoints: &mut HashMap<u32, EndpointState>,
     channel: u32,
     me: usize,
@@ -103,6 +106,7 @@ pub(crate) fn endpoint_of(
     endpoints.entry(channel).or_insert_with(|| EndpointState::new(channel, me, ranks))
 }
 
+/// All that the thread keeps for itself.
 struct Progress<'a> {
     rank: usize,
     ranks: usize,
@@ -134,7 +138,7 @@ impl<'a> Progress<'a> {
 
     fn run(mut self) {
         let mut backoff = Backoff::new();
-        let mut closing: Option<Instant> = None;
+        let mut closing = None;
         loop {
             let (outbox, awaited, close) = {
                 let mut state = self.shared.lock();
@@ -149,30 +153,42 @@ impl<'a> Progress<'a> {
             moved |= self.deliver();
             moved |= self.finish_sends();
             self.watch();
-            if let Some(panicked) = close {
-                let since = *closing.get_or_insert_with(|| {
-                    self.say_to_all(Head::Bye);
-                    Instant::now()
-                });
-                self.byes[self.rank] = true;
-                if self.sending.is_empty() && self.byes.iter().all(|bye| *bye) {
-                    return;
-                }
-                if panicked && since.elapsed() > GRACE {
-                    self.give_up("it panicked");
-                }
+            if let Some(panicked) = close
+                && self.close(&mut closing, panicked)
+            {
+                return;
             }
             if moved {
                 backoff.reset();
             } else {
-                let receives = self.receiving.iter().any(|queue| !queue.is_empty());
-                let outlook = match (receives || !self.sending.is_empty(), awaited) {
-                    (true, _) => Outlook::UnderWay,
-                    (false, true) => Outlook::Awaited,
-                    (false, false) => Outlook::Quiet,
-                };
-                backoff.rest(outlook);
+                backoff.rest(self.outlook(awaited));
             }
+        }
+    }
+
+    /// Says that this process is done, and whether all have said so. `closing` is when it first
+    /// did.
+    fn close(&mut self, closing: &mut Option<Instant>, panicked: bool) -> bool {
+        let since = *closing.get_or_insert_with(|| {
+            self.say_to_all(Head::Bye);
+            Instant::now()
+        });
+        self.byes[self.rank] = true;
+        if self.sending.is_empty() && self.byes.iter().all(|bye| *bye) {
+            return true;
+        }
+        if panicked && since.elapsed() > GRACE {
+            self.give_up("it panicked");
+        }
+        false
+    }
+
+    fn outlook(&self, awaited: bool) -> Outlook {
+        let receives = self.receiving.iter().any(|queue| !queue.is_empty());
+        match (receives || !self.sending.is_empty(), awaited) {
+            (true, _) => Outlook::UnderWay,
+            (false, true) => Outlook::Awaited,
+            (false, false) => Outlook::Quiet,
         }
     }
 
@@ -273,8 +289,8 @@ impl<'a> Progress<'a> {
     }
 }
 
-impl State {
-    /// Sorts a frame in, at a endpoint that this process may not have opened yet.
+impl ProcessState {
+    /// Hands a frame to its endpoint, which this process may not have opened yet.
     fn deliver(
         &mut self,
         from: usize,
@@ -284,11 +300,11 @@ impl State {
         frame: Vec<u8>,
         after: &mut After,
     ) {
-        // That of an endpoint that is gone is wanted by nobody.
+        // Nobody wants a frame for an endpoint that is gone.
         if channel < self.next_channel && !self.endpoints.contains_key(&channel) {
             return self.pool.put(frame);
         }
-        let endpoint = endpoint_of(&mut self.endpoints, channel, me, ranks);
+        let endpoint = endpoint_state(&mut self.endpoints, channel, me, ranks);
         endpoint.deliver(from, head, frame, &mut self.pool, after);
         if endpoint.is_done() {
             self.endpoints.remove(&channel);

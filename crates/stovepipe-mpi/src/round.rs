@@ -1,6 +1,6 @@
-//! [`Round`]: one rank's part of one gather, as plain data. Every rank passes on what it knows to a rank
-//! twice as far away in each phase (Bruck et al. 1997), so that `n` ranks need log₂ n phases and each
-//! contribution crosses every rank once.
+//! [`Round`]: one rank's part of one gather, as plain data. In each phase every rank passes on what
+//! it knows, to a rank twice as far away as in the phase before (Bruck et al. 1997). So `n` ranks
+//! need log₂ n phases, and each contribution crosses every rank once.
 
 use std::collections::BTreeMap;
 
@@ -74,7 +74,7 @@ impl Round {
         self.advance(me, ranks)
     }
 
-    /// All contributions in rank order, and nothing is kept of them but that they are complete.
+    /// Takes all contributions in rank order. Of them only the fact is kept that they are complete.
     pub(crate) fn take(&mut self, me: usize) -> Vec<Vec<u8>> {
         let ranks = self.blocks.len();
         let mut blocks = std::mem::replace(&mut self.blocks, vec![Vec::new(); ranks]);
@@ -106,7 +106,7 @@ impl Round {
     }
 }
 
-/// Each block behind its length.
+/// Each block after its length.
 fn pack(blocks: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(blocks.iter().map(|block| 8 + block.len()).sum());
     for block in blocks {
@@ -131,7 +131,8 @@ fn unpack(mut bytes: &[u8], count: usize) -> Option<Vec<Vec<u8>>> {
 mod tests {
     use super::*;
 
-    /// Lets all ranks join, in the order of `order`, and delivers the newest message first or the oldest.
+    /// Lets all ranks join, in the order of `order`, and delivers the newest message first or the
+    /// oldest.
     fn gather(ranks: usize, order: impl IntoIterator<Item = usize>, newest: bool) -> usize {
         let mut rounds: Vec<Round> = (0..ranks).map(|_| Round::default()).collect();
         let contribution = |rank: usize| vec![rank as u8; rank % 3];

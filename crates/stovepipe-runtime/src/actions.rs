@@ -1,5 +1,5 @@
-//! Runs the actions of a program on one rank, in their order. The numbers are those of the drawing in
-//! `executor`.
+//! Runs the actions of a program on one rank, in their order. The numbers are those of the drawing
+//! in `executor`.
 
 use stovepipe_schedule::{
     Action, Compute, ComputeKind, Direction, Edge, Message, MicroBatch, Program, Span, Stage,
@@ -48,7 +48,8 @@ where
     Ok(spans)
 }
 
-/// (3.2) Runs one compute action: takes its inputs from the values in flight, leaves its outputs there.
+/// (3.2) Runs one compute action: takes its inputs from the values in flight, leaves its outputs
+/// there.
 fn compute<C, T>(
     stages: &mut RankStages<C>,
     program: &Program,

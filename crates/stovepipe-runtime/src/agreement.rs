@@ -1,5 +1,5 @@
-//! [`Agreement`]: what all ranks must agree on before a step, compared where they are processes that could
-//! have been started differently.
+//! [`Agreement`]: the facts that all ranks must agree on before a step. They are compared where
+//! ranks are processes that could have been started differently.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,8 +13,10 @@ use crate::error::StepError;
 /// ```
 /// use stovepipe_runtime::Agreement;
 ///
-/// let agreement = Agreement::new().with("the seed", 7).with_fingerprint("the model", ["embed", "head"]);
-/// assert_ne!(agreement, Agreement::new().with("the seed", 8));
+/// let seven = Agreement::new().with("the seed", 7);
+/// let model = Agreement::new().with_fingerprint("the model", ["embed", "head"]);
+/// assert_ne!(seven.clone().and(model), seven);
+/// assert_ne!(seven, Agreement::new().with("the seed", 8));
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Agreement(Vec<(String, String)>);
@@ -33,8 +35,8 @@ impl Agreement {
         self
     }
 
-    /// Adds a fact too long to be shown: only a hash of it travels. Hashes agree between processes of the
-    /// same build.
+    /// Adds a fact too long to be shown: only a hash of it travels. Hashes agree between processes
+    /// of the same build.
     #[must_use]
     pub fn with_fingerprint(self, name: &str, value: impl Hash) -> Self {
         let mut hasher = DefaultHasher::new();
@@ -49,10 +51,10 @@ impl Agreement {
         self
     }
 
-    /// What a program must have in common with those of other ranks.
+    /// The facts that a program must have in common with those of other ranks.
     pub(crate) fn of_program(program: &Program) -> Self {
         let plan = program.plan();
-        // What is recomputed stands apart; messages follow from the order and the cut.
+        // Recomputation is a fact of its own; messages follow from the order and the cut.
         let ordered = |action: &&Action| {
             action.compute().is_some_and(|compute| compute.kind != ComputeKind::Recompute)
         };

@@ -1,4 +1,4 @@
-//! What a stage has to be able to do so that the executor can run it.
+//! The trait of stages that the executor can run.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use stovepipe_schedule::{MicroBatch, Mode, Stage, StageRetention};
 
 use crate::agreement::Agreement;
 
-/// What a stage is told at the start of a step.
+/// All that a stage is told at the start of a step.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Begin<'a, I> {
@@ -34,8 +34,8 @@ pub struct Begin<'a, I> {
 /// panics before `commit`, on this rank or another, [`abandon`](Self::abandon) follows instead and
 /// must leave parameters, optimizer state and statistics as they were before `begin`.
 ///
-/// All calls come from one thread. Values go in and out in the order of the stage's edges: inputs by
-/// ascending source, outputs by ascending destination; gradients likewise.
+/// All calls come from one thread. Values go in and out in the order of the stage's edges: inputs
+/// by ascending source, outputs by ascending destination; gradients likewise.
 ///
 /// # Examples
 ///
@@ -58,7 +58,12 @@ pub struct Begin<'a, I> {
 ///         self.batch = begin.input.to_vec();
 ///         Ok(())
 ///     }
-///     fn forward(&mut self, m: MicroBatch, inputs: Vec<f64>, _: &StageRetention) -> Result<Vec<f64>, Infallible> {
+///     fn forward(
+///         &mut self,
+///         m: MicroBatch,
+///         inputs: Vec<f64>,
+///         _: &StageRetention,
+///     ) -> Result<Vec<f64>, Infallible> {
 ///         let x = inputs.first().copied().unwrap_or_else(|| self.batch[m.index()]);
 ///         self.inputs.insert(m, x);
 ///         Ok(vec![self.weight * x])
@@ -66,7 +71,12 @@ pub struct Begin<'a, I> {
 ///     fn recompute(&mut self, _: MicroBatch, _: &StageRetention) -> Result<(), Infallible> {
 ///         Ok(())
 ///     }
-///     fn backward(&mut self, m: MicroBatch, gradients: Vec<f64>, _: &StageRetention) -> Result<Vec<f64>, Infallible> {
+///     fn backward(
+///         &mut self,
+///         m: MicroBatch,
+///         gradients: Vec<f64>,
+///         _: &StageRetention,
+///     ) -> Result<Vec<f64>, Infallible> {
 ///         let dy = gradients.first().copied().unwrap_or(1.0);
 ///         self.gradient += dy * self.inputs.remove(&m).unwrap_or_default();
 ///         Ok(vec![dy * self.weight])
@@ -92,11 +102,11 @@ pub struct Begin<'a, I> {
 /// (The executor ignores what the last stage's forward and the first stage's backward return: no
 /// edge takes it. Stages may return exactly as many values as they have edges, or these extras.)
 pub trait StageCompute: Send + 'static {
-    /// What travels along an edge: an activation or a gradient.
+    /// A value that travels along an edge: an activation or a gradient.
     type Value: Send + 'static;
-    /// What a step is given: the batch.
+    /// The input of a step: the batch.
     type Input: Send + Sync + 'static;
-    /// What a stage hands back after a step, such as predictions.
+    /// The output that a stage hands back after a step, such as predictions.
     type Output: Send + 'static;
     /// Why a stage fails.
     type Error: std::error::Error + Send + Sync + 'static;
@@ -105,8 +115,8 @@ pub trait StageCompute: Send + 'static {
     /// [`backward_weight`](Self::backward_weight) are implemented.
     const SPLITS_BACKWARD: bool = false;
 
-    /// What ranks must agree on before a step, beside the program, where they are processes that could have
-    /// been started differently.
+    /// Says what ranks must agree on before a step, besides the program, where they are processes
+    /// that could have been started differently.
     fn agreement(input: &Self::Input) -> Agreement {
         let _ = input;
         Agreement::new()
@@ -209,6 +219,6 @@ pub trait StageCompute: Send + 'static {
     /// Forgets the step: activations, gradients, whatever was prepared.
     fn abandon(&mut self);
 
-    /// What the stage hands back after a successful step.
+    /// Hands back the output of a successful step.
     fn take_output(&mut self) -> Self::Output;
 }

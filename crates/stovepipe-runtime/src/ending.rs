@@ -1,5 +1,5 @@
-//! How a step ends: reports, the vote, the update, and what the others say of theirs. The numbers are
-//! those of the drawing in `executor`.
+//! How a step ends: reports, the vote, the update, and what the others say of theirs. The numbers
+//! are those of the drawing in `executor`.
 
 use std::ops::Range;
 

@@ -89,8 +89,8 @@ impl fmt::Display for Cause {
 
 /// Why a step failed.
 ///
-/// Unless [`poisons`](Self::poisons) says otherwise, nothing has been updated and another step can be
-/// tried.
+/// Unless [`poisons`](Self::poisons) says otherwise, nothing has been updated and another step can
+/// be tried.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepError {
@@ -103,9 +103,9 @@ pub enum StepError {
         stage: Stage,
         /// The micro-batch, if it was working on one.
         micro_batch: Option<MicroBatch>,
-        /// What it was doing.
+        /// The part of the step that it was in.
         phase: StepPhase,
-        /// What went wrong.
+        /// The cause.
         cause: Cause,
     },
     /// A message didn't get through. If another rank aborted the step, its reason is the cause.
@@ -113,7 +113,7 @@ pub enum StepError {
     Transport {
         /// The rank that noticed.
         rank: Rank,
-        /// What the transport says.
+        /// The error of the transport.
         source: TransportError,
     },
     /// Another rank failed inside its update.
@@ -121,7 +121,7 @@ pub enum StepError {
         "the update failed elsewhere: {reason}; stages are out of step, so build the pipeline again from saved state"
     )]
     UpdateElsewhere {
-        /// What the other rank says.
+        /// The reason that the other rank gives.
         reason: String,
     },
     /// This rank has updated, but can't learn whether the others have.
@@ -131,7 +131,7 @@ pub enum StepError {
     Unconfirmed {
         /// The rank that updated.
         rank: Rank,
-        /// What the transport says.
+        /// The error of the transport.
         source: TransportError,
     },
     /// An earlier update failed half-way.
@@ -150,11 +150,11 @@ pub enum StepError {
     Disagreement {
         /// The rank that differs.
         rank: Rank,
-        /// In what.
+        /// Names what differs.
         what: String,
-        /// What it has.
+        /// Its value.
         found: String,
-        /// What the others have.
+        /// The others' value.
         usual: String,
     },
     /// The program and the stages don't fit each other.

@@ -3,22 +3,23 @@
 //! ```text
 //!  this rank                                                            the other ranks
 //!
-//!  1 agree    ── what it is about to do, gathered (round BEGUN) ──────▶ only between processes
+//!  1 agree    ── what it is about to do, gathered (round BEGUN) ───────▶ only between processes
 //!  2 begin    every stage is told of the step
 //!  3 run      the actions of the program, in their order:
 //!     3.1     the receives that follow a compute action are posted
 //!     3.2     the stage computes: inputs are taken, outputs are kept
-//!     3.3     a send is posted, and nobody waits for it ──────────────▶ a value
-//!     3.4     a receive waits, while sends go on ◀───────────────────── a value
+//!     3.3     a send is posted, and nobody waits for it ───────────────▶ a value
+//!     3.4     a receive waits, while sends go on ◀────────────────────── a value
 //!     3.5     what was sent has been handed over
-//!  4 finish   ── reports of the stages, gathered (round FINISHED) ────▶
+//!  4 finish   ── reports of the stages, gathered (round FINISHED) ─────▶
 //!  5 prepare  every stage makes ready
-//!             ── the vote: nothing but being there (round PREPARED) ──▶
+//!             ── the vote: to be there is a yes (round PREPARED) ──────▶
 //!  6 commit   every stage updates; nothing can be taken back
-//!  7 confirm  ── whether it has updated (round UPDATED) ──────────────▶
+//!  7 confirm  ── whether it has updated (round UPDATED) ───────────────▶
 //! ```
 //!
-//! A failure in 1 to 5 aborts the step on all ranks, and stages forget it. An evaluation ends with 4.
+//! A failure in 1 to 5 aborts the step on all ranks, and stages forget it. An evaluation ends with
+//! 4.
 
 use std::fmt;
 use std::time::Instant;
@@ -66,7 +67,8 @@ impl<C: StageCompute> RankExecutor<C> {
     ///
     /// # Errors
     ///
-    /// [`StepError`]. The step is then aborted on all ranks, and this rank's stages have abandoned it.
+    /// [`StepError`]. The step is then aborted on all ranks, and this rank's stages have abandoned
+    /// it.
     pub async fn step<T>(
         &mut self,
         job: &Job<'_, C::Input>,

@@ -1,5 +1,5 @@
-//! What a step holds on one rank: values that wait for their action, receives that are posted, and
-//! sends that are under way. The numbers are those of the drawing in `executor`.
+//! All that a step holds on one rank: values that wait for their action, receives that are posted,
+//! and sends that are under way. The numbers are those of the drawing in `executor`.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

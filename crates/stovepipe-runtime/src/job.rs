@@ -1,4 +1,4 @@
-//! What a rank is asked to do in one step, and what it says that it did.
+//! A step as a rank is asked to run it, and the report of what it did.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,19 +20,20 @@ pub struct Job<'a, I> {
     /// The instant that times count from, the same on every rank of a process. Where ranks compare
     /// [`agreement`](Self::agreement), the instant of that instead.
     pub epoch: Instant,
-    /// What to compare with the other ranks before the first action, if they are other processes.
+    /// The facts to compare with the other ranks before the first action, if they are other
+    /// processes.
     pub agreement: Option<&'a Agreement>,
 }
 
-/// What a rank did in one step.
+/// The report of a rank on one step.
 #[derive(Debug)]
 pub struct RankReport<O> {
     /// Every action with its times in seconds.
     pub spans: Vec<Span>,
     /// When the update ran.
     pub update: Option<Range<f64>>,
-    /// What each of the rank's stages hands back.
+    /// The output of each of the rank's stages.
     pub outputs: Vec<(Stage, O)>,
-    /// What all stages reported, in stage order.
+    /// The reports of all stages, in stage order.
     pub reports: Vec<Vec<u8>>,
 }

@@ -4,7 +4,7 @@ use stovepipe_schedule::Plan;
 
 use crate::error::StepError;
 
-/// Each report behind its length.
+/// Each report after its length.
 pub(crate) fn encode(reports: &[Vec<u8>]) -> Vec<u8> {
     let parts = reports
         .iter()

@@ -1,4 +1,5 @@
-//! One rank as it is given to the workers: its stages, its thread, and what its values pass through.
+//! One rank as it is given to the workers: its stages, its thread, and what its values pass
+//! through.
 
 use std::sync::Arc;
 
@@ -9,8 +10,8 @@ use crate::in_flight::ArrivalHook;
 
 /// Where a rank's worker runs: it may bring a thread pool or a device context.
 pub trait RankThread: Send {
-    /// Runs the worker to its end. Called on the rank's own thread, which ends when it returns. Threads
-    /// that this started for the worker should have ended by then too.
+    /// Runs the worker to its end. Called on the rank's own thread, which ends when it returns.
+    /// Threads that this started for the worker should have ended by then too.
     fn run(self: Box<Self>, worker: Box<dyn FnOnce() + Send>);
 }
 
@@ -40,18 +41,23 @@ impl<C: StageCompute> RankSetup<C> {
 
     /// Passes every value that the rank receives through `hook`, before any stage sees it.
     ///
-    /// The hook runs on the rank's own thread, once for each message from another rank. Values that go
-    /// from one stage of the rank to another don't arrive, and don't pass it. A hook that panics fails
-    /// the step, in the phase [`Arrival`](crate::StepPhase::Arrival) of the stage that needs the value.
+    /// The hook runs on the rank's own thread, once for each message from another rank. Values that
+    /// go from one stage of the rank to another don't arrive, and don't pass it. A hook that panics
+    /// fails the step, in the phase [`Arrival`](crate::StepPhase::Arrival) of the stage that needs
+    /// the value.
     ///
     /// A rehearsal of one rank copies into memory of its own what it receives:
     ///
     /// ```
-    /// # use std::convert::Infallible;
-    /// # use stovepipe_runtime::{PlainThread, RankSetup, StageCompute};
-    /// # fn alone<C: StageCompute<Value = Vec<f32>>>(stages: Vec<(stovepipe_schedule::Stage, C)>) -> RankSetup<C> {
-    /// RankSetup::new(stages, Box::new(PlainThread)).with_arrival_hook(|value: Vec<f32>| value.clone())
-    /// # }
+    /// use stovepipe_runtime::{PlainThread, RankSetup, StageCompute};
+    /// use stovepipe_schedule::Stage;
+    ///
+    /// fn rehearsed<C>(stages: Vec<(Stage, C)>) -> RankSetup<C>
+    /// where
+    ///     C: StageCompute<Value = Vec<f32>>,
+    /// {
+    ///     RankSetup::new(stages, Box::new(PlainThread)).with_arrival_hook(|value| value.clone())
+    /// }
     /// ```
     #[must_use]
     pub fn with_arrival_hook(

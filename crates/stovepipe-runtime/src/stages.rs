@@ -1,5 +1,5 @@
-//! The stages of one rank, and the one way to call them: what fails or panics in a stage comes back as
-//! an error that names it.
+//! The stages of one rank, and the one way to call them: what fails or panics in a stage comes back
+//! as an error that names it.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -94,7 +94,7 @@ impl<C: StageCompute> RankStages<C> {
         }
     }
 
-    /// What each stage hands back after a successful step.
+    /// Takes from each stage the output of a successful step.
     pub(crate) fn take_outputs(&mut self) -> Vec<(Stage, C::Output)> {
         self.stages.iter_mut().map(|(stage, compute)| (*stage, compute.take_output())).collect()
     }

@@ -27,7 +27,7 @@ pub(crate) struct LocalRank<C: StageCompute> {
     pub(crate) transport: Arc<dyn Transport<C::Value>>,
 }
 
-/// What a worker is asked to do.
+/// Something that a worker is asked to do.
 pub(crate) enum Command<C: StageCompute> {
     Step {
         number: u64,

@@ -1,5 +1,5 @@
-//! The ranks of a pipeline as threads of this process: all of them over in-process channels, or one of
-//! them over a transport to other processes.
+//! The ranks of a pipeline as threads of this process: all of them over in-process channels, or one
+//! of them over a transport to other processes.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,14 +14,15 @@ use crate::job::RankReport;
 use crate::setup::RankSetup;
 use crate::worker::{Command, LocalRank, Worker};
 
-/// What a step did, over all ranks. Of ranks in other processes only reports are known.
+/// The outcome of a step on all ranks. Of ranks in other processes only reports are known.
 #[derive(Debug)]
 pub struct StepReport<O> {
-    /// When every action ran, in seconds from the start of the step. Other processes' ranks have none.
+    /// When every action ran, in seconds from the start of the step. Other processes' ranks have
+    /// none.
     pub timeline: Timeline,
-    /// What each stage of this process handed back, in stage order.
+    /// The output of each stage of this process, in stage order.
     pub outputs: Vec<O>,
-    /// What each stage reported before the vote, in stage order.
+    /// The report of each stage before the vote, in stage order.
     pub reports: Vec<Vec<u8>>,
 }
 
@@ -35,7 +36,7 @@ pub struct Workers<C: StageCompute> {
     poisoned: Option<String>,
     /// The program of the last step, with what ranks compare of it.
     compared: Option<(Arc<Program>, Agreement)>,
-    /// Dropped after the threads have ended, on the thread that drops this: so that a transport can tell
+    /// Dropped after the threads have ended, on the thread that drops this. So a transport can tell
     /// whether that is because of a panic.
     _transports: Vec<Arc<dyn Transport<C::Value>>>,
 }
@@ -56,8 +57,8 @@ impl<C: StageCompute> Workers<C> {
         Self::spawn(ranks.collect(), count)
     }
 
-    /// Starts the worker of one rank. The others are reached over `transport`, in other processes as a
-    /// rule. Before each step, ranks compare their programs and
+    /// Starts the worker of one rank. The others are reached over `transport`, in other processes
+    /// as a rule. Before each step, ranks compare their programs and
     /// [agreement](StageCompute::agreement).
     ///
     /// # Errors
@@ -115,8 +116,9 @@ impl<C: StageCompute> Workers<C> {
     ///
     /// # Errors
     ///
-    /// [`StepError`]: a failure that is no echo of another rank's; of several, that of the lowest rank.
-    /// Unless it [poisons](StepError::poisons), nothing has changed and the next step may run.
+    /// [`StepError`]: a failure that is no echo of another rank's; of several, that of the lowest
+    /// rank. Unless it [poisons](StepError::poisons), nothing has changed and the next step may
+    /// run.
     pub fn step(
         &mut self,
         program: &Arc<Program>,
@@ -149,8 +151,8 @@ impl<C: StageCompute> Workers<C> {
         Err(failures.swap_remove(first))
     }
 
-    /// Gathers `bytes` from every process, and returns all contributions in the order of their ranks. A
-    /// pipeline within one process gets its own.
+    /// Gathers `bytes` from every process, and returns all contributions in the order of their
+    /// ranks. A pipeline within one process gets its own.
     ///
     /// # Errors
     ///
@@ -194,14 +196,14 @@ impl<C: StageCompute> Workers<C> {
         Ok(())
     }
 
-    /// The number of the next step. Failed steps use up theirs too, so that stray messages can't be taken
-    /// for new ones.
+    /// The number of the next step. Failed steps use up theirs too, so that stray messages can't be
+    /// taken for new ones.
     fn number(&mut self) -> u64 {
         self.next_step += 1;
         self.next_step - 1
     }
 
-    /// What ranks compare before a step.
+    /// The facts that ranks compare before a step.
     fn agreement(&mut self, program: &Arc<Program>, input: &C::Input) -> Agreement {
         let known = self.compared.take().filter(|(known, _)| Arc::ptr_eq(known, program));
         let (_, of_program) = self

@@ -1,4 +1,5 @@
-//! Workers end with their pipeline. Alone in its file, because it counts the threads of its process.
+//! Workers end with their pipeline. Alone in its file, because it counts the threads of its
+//! process.
 
 #[path = "it/toy.rs"]
 mod toy;

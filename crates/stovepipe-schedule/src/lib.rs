@@ -1,24 +1,26 @@
 //! Pipeline plans as data.
 //!
 //! A [`Schedule`] writes a [`Plan`]: for each rank, the ordered list of compute actions. A plan is
-//! checked when it is made, then [lowered](Program::lower) along the model's [`Edges`] and its
-//! [`Retention`] to a [`Program`] with sends, receives and recomputation, which is
-//! [simulated](simulate) and executed by the same code whatever schedule wrote it.
+//! checked when it is made. It is then [lowered](Program::lower), along the model's [`Edges`] and
+//! with a [`Retention`], to a [`Program`] with sends, receives and recomputation. Programs are
+//! [simulated](simulate) and executed by the same code, whatever schedule wrote the plan.
 //!
-//! Nothing here knows a device, a tensor or a thread. The rooms, ground floor first; none imports from
-//! one after it:
+//! Nothing here knows a device, a tensor or a thread. The rooms, ground floor first; none imports
+//! from one after it:
 //!
 //! | room | holds |
 //! |---|---|
 //! | `words` | ids, actions and messages, edges, shapes, errors |
-//! | `plan` | the plan: what makes it valid, how it is written by hand, to a file, as a grid |
+//! | `plan` | the plan: what makes it valid, how it is built, written to a file, shown |
 //! | `program` | the program: lowering, what is kept, how many bytes that takes |
 //! | `schedules` | the trait, its implementations and their registry |
 //! | `simulator` | costs, the simulator, timelines |
 //! | `render` | timelines as pictures and traces |
 //!
 //! ```
-//! use stovepipe_schedule::{CostModel, Edges, GPipe, Program, Retention, Schedule, Shape, simulate};
+//! use stovepipe_schedule::{
+//!     CostModel, Edges, GPipe, Program, Retention, Schedule, Shape, simulate,
+//! };
 //!
 //! let plan = GPipe::default().plan(Shape::new(4, 8))?;
 //! println!("{plan}");

@@ -1,5 +1,5 @@
-//! Plans. One that exists has been checked: what makes it valid stands in `validation`, how ranks could
-//! wait for each other in `progress`, how it is shown in `grid`.
+//! Plans. One that exists has been checked: what makes it valid stands in `validation`, how ranks
+//! could wait for each other in `progress`, how it is shown in `grid`.
 
 pub(crate) mod activations;
 pub(crate) mod builder;

@@ -22,8 +22,9 @@ use crate::words::ids::{Rank, Stage};
 /// For each rank, what it does in one step, in order.
 ///
 /// Sends follow the action that produces the value, receives precede the one that needs it, and `R`
-/// precedes the receive of the gradient, so that recomputation runs while the gradient is on its way.
-/// A send is posted and doesn't keep its rank waiting; that is what makes every valid plan run.
+/// precedes the receive of the gradient, so that recomputation runs while the gradient is on its
+/// way. A send is posted and doesn't keep its rank waiting; that is what makes every valid plan
+/// run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Program {
     rows: Vec<Vec<Action>>,
@@ -46,16 +47,18 @@ impl Program {
         Ok(Self { rows, plan: plan.clone(), edges: edges.clone(), retention: retention.clone() })
     }
 
-    /// Reads rows of action texts that hold communication, as strictly as [`Plan::parse`] reads compute.
+    /// Reads rows of action texts that hold communication, as strictly as [`Plan::parse`] reads
+    /// compute.
     ///
-    /// `edges` makes the edges for a number of stages. `in_flight` says how many messages from one rank
-    /// to another may be on their way before a send keeps its rank waiting: `Some(0)` is a rendezvous,
-    /// `None` never waits. A stage that recomputes is taken as one layer, because texts name no layers.
+    /// `edges` makes the edges for a number of stages. `in_flight` says how many messages from one
+    /// rank to another may be on their way before a send keeps its rank waiting: `Some(0)` is a
+    /// rendezvous, `None` never waits. A stage that recomputes is taken as one layer, because texts
+    /// name no layers.
     ///
     /// # Errors
     ///
-    /// As [`Plan::new`]; and [`PlanError::Cell`] for a message that is missing, doubled, not along an
-    /// edge, on the wrong rank or in the wrong place, and for ranks that wait for each other.
+    /// As [`Plan::new`]; and [`PlanError::Cell`] for a message that is missing, doubled, not along
+    /// an edge, on the wrong rank or in the wrong place, and for ranks that wait for each other.
     pub fn parse<'a, R>(
         rows: impl IntoIterator<Item = R>,
         edges: impl FnOnce(usize) -> Result<Edges, PlanError>,
@@ -104,7 +107,7 @@ impl Program {
         &self.edges
     }
 
-    /// What is kept from forward to backward.
+    /// Which activations are kept from forward to backward.
     #[must_use]
     pub fn retention(&self) -> &Retention {
         &self.retention

@@ -1,5 +1,5 @@
-//! Reading a plan file needs memory in proportion to the file, whatever numbers stand in it. Alone in its
-//! file, because the allocator counts for the whole process.
+//! Reading a plan file needs memory in proportion to the file, whatever numbers stand in it. Alone
+//! in its file, because the allocator counts for the whole process.
 
 use peak_alloc::PeakAlloc;
 use stovepipe_schedule::{Edges, GPipe, Program, Retention, Schedule, Shape};

@@ -1,6 +1,6 @@
-//! The conformance suite for implementors of [`Transport`]: each check is what *one* rank
+//! The conformance suite for implementors of [`Transport`]. Each check is what *one* rank
 //! does, so that it runs the same on threads of one process and on the processes of a
-//! cluster. It checks the [contract](Transport#contract), not speed, and nothing that a
+//! cluster. The suite checks the [contract](Transport#contract), not speed, and nothing that a
 //! transport over a network can't promise (what happens once a process has died).
 //!
 //! An implementation within one process calls [`run_all`]:
@@ -16,38 +16,31 @@
 //! A check's futures are polled again only when they were woken, so a missed wake shows as
 //! a hang; [`on_threads`] turns a hang into an error.
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, mpsc};
-use std::thread;
-use std::time::{Duration, Instant};
-
-use futures::executor::block_on;
-use futures::future::BoxFuture;
-
-use crate::Transport;
-
 mod aborts;
+mod endpoint;
 mod gathers;
 mod messages;
 mod posted;
 mod steps;
+mod threads;
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+
+use crate::transport::Transport;
 
 pub use aborts::{
     abort_reaches_pending, abort_reaches_the_unbegun, abort_spares_the_next_step, first_abort_wins,
 };
+pub use endpoint::{Endpoint, Verdict};
 pub use gathers::{gathers_in_rank_order, gathers_wake_the_last_poller};
 pub use messages::{
     dropped_receives_lose_nothing, many_in_flight, out_of_order_tags, receives_posted_ahead, ring,
     send_before_receive, wrong_ranks,
 };
 pub use steps::{ended_steps_stay_ended, two_steps_in_a_row};
-
-/// The endpoint of one rank, as the checks see it.
-pub type Endpoint = dyn Transport<Vec<u8>>;
-
-/// `Ok`, or which rule was broken and how.
-pub type Verdict = Result<(), String>;
+pub use threads::on_threads;
 
 /// How many step numbers a check may use, from the one it is given.
 pub const STEPS: u64 = 4;
@@ -129,8 +122,8 @@ pub async fn run_rank(endpoint: &Endpoint, step: u64) -> Verdict {
     Ok(())
 }
 
-/// Runs the suite on groups of one to five ranks that `make` builds: every check on a group
-/// of its own, then all of them in a row on one group.
+/// Runs the suite on groups of one to five ranks that `make` builds: each check on a new
+/// group, then all of them in a row on one group.
 ///
 /// # Errors
 ///
@@ -165,86 +158,4 @@ pub fn run_all_within<T: Transport<Vec<u8>> + 'static>(
             .map_err(|broken| format!("all checks in a row, {ranks} ranks: {broken}"))?;
     }
     Ok(())
-}
-
-/// Runs `check` on every endpoint, each on a thread of its own, from step 0 up. `endpoints`
-/// are in rank order.
-///
-/// A rank that isn't done within `limit` is reported, and its thread left behind. An
-/// endpoint is dropped when all ranks are done, or at once if its check fails.
-///
-/// ```
-/// use std::time::Duration;
-/// use stovepipe_transport::{InProcess, conformance};
-///
-/// conformance::on_threads(InProcess::group(2), Duration::from_secs(60), conformance::ring).expect("a ring");
-/// ```
-///
-/// # Errors
-///
-/// Every rank that failed, panicked or hung.
-pub fn on_threads<T, F>(endpoints: Vec<T>, limit: Duration, check: F) -> Verdict
-where
-    T: Transport<Vec<u8>> + 'static,
-    F: AsyncFn(&Endpoint, u64) -> Verdict + Send + Sync + 'static,
-{
-    let ranks = endpoints.len();
-    let check = Arc::new(check);
-    let (report, reports) = mpsc::channel();
-    for (rank, endpoint) in endpoints.into_iter().enumerate() {
-        let (check, report) = (Arc::clone(&check), report.clone());
-        let act = move || {
-            let verdict = one_rank(&endpoint, rank, ranks, check.as_ref());
-            let kept = verdict.is_ok().then_some(endpoint);
-            // The collector may have given up on this rank.
-            report.send((rank, verdict, kept)).ok();
-        };
-        thread::Builder::new()
-            .name(format!("rank {rank}"))
-            .spawn(act)
-            .map_err(|error| format!("no thread for rank {rank}: {error}"))?;
-    }
-    collect(ranks, limit, &reports)
-}
-
-fn one_rank<F>(endpoint: &Endpoint, rank: usize, ranks: usize, check: &F) -> Verdict
-where
-    F: AsyncFn(&Endpoint, u64) -> Verdict,
-{
-    let (says_rank, says_ranks) = (endpoint.rank(), endpoint.ranks());
-    if (says_rank, says_ranks) != (rank, ranks) {
-        return Err(format!(
-            "the endpoint calls itself rank {says_rank} of {says_ranks}, it is {rank} of {ranks}"
-        ));
-    }
-    catch_unwind(AssertUnwindSafe(|| block_on(check(endpoint, 0))))
-        .unwrap_or_else(|panic| Err(format!("panicked: {}", message(panic.as_ref()))))
-}
-
-fn message(panic: &(dyn Any + Send)) -> &str {
-    let owned = panic.downcast_ref::<String>().map(String::as_str);
-    owned.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
-}
-
-type Report<T> = (usize, Verdict, Option<T>);
-
-fn collect<T>(ranks: usize, limit: Duration, reports: &mpsc::Receiver<Report<T>>) -> Verdict {
-    let deadline = Instant::now() + limit;
-    let mut kept = Vec::new();
-    let mut verdicts: Vec<Option<Verdict>> = vec![None; ranks];
-    while verdicts.contains(&None) {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let Ok((rank, verdict, endpoint)) = reports.recv_timeout(left) else {
-            break;
-        };
-        verdicts[rank] = Some(verdict);
-        kept.extend(endpoint);
-    }
-    let broken = verdicts.into_iter().enumerate().filter_map(|(rank, verdict)| match verdict {
-        Some(Ok(())) => None,
-        Some(Err(broken)) => Some(format!("rank {rank}: {broken}")),
-        None => Some(format!("rank {rank}: not done within {limit:?}, so it hangs")),
-    });
-    let broken: Vec<String> = broken.collect();
-    if broken.is_empty() { Ok(()) } else { Err(broken.join("; ")) }
 }

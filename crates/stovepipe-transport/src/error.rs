@@ -1,9 +1,9 @@
-//! [`TransportError`]: why an operation didn't happen, and what to do about it. It says
+//! [`TransportError`]: why an operation didn't happen, and what to do then. It says
 //! nothing of what the failing rank was computing; the caller adds that.
 
 use thiserror::Error;
 
-use crate::Tag;
+use crate::tag::Tag;
 
 /// Why an operation of a [`Transport`](crate::Transport) failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -19,7 +19,7 @@ pub enum TransportError {
         step: u64,
         /// The rank that aborted it first.
         by: usize,
-        /// What that rank gave as its reason.
+        /// The reason that it gave.
         reason: String,
     },
     /// The peer's endpoint is gone, so the step can't be completed.
@@ -95,7 +95,7 @@ pub enum TransportError {
     Link {
         /// The rank at the other end.
         rank: usize,
-        /// What the link reported.
+        /// The failure that the link reported.
         reason: String,
     },
 }

@@ -7,9 +7,10 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::task::{Poll, Waker};
 
-use crate::{Tag, TransportError};
+use crate::error::TransportError;
+use crate::tag::Tag;
 
-/// What to do once the lock is released. Wakers and the drop of a value can run any code,
+/// Work for when the lock is released. Wakers and the drop of a value can run any code,
 /// including code that takes the lock again.
 pub(crate) struct After<V> {
     wake: Vec<Waker>,
@@ -38,7 +39,7 @@ struct Member<V> {
     ended: Option<u64>,
     inbox: HashMap<Address, V>,
     /// One entry per live receive that returned `Pending`. Only the receive itself takes
-    /// it out, so that a second receive for the same message can be told apart.
+    /// it out, so that a second receive for the same message can be recognized.
     waiting: HashMap<Address, Waker>,
 }
 

@@ -9,8 +9,10 @@ use std::task::{Context, Poll};
 
 use async_trait::async_trait;
 
+use crate::error::TransportError;
 use crate::group::{After, Group};
-use crate::{Tag, Transport, TransportError};
+use crate::tag::Tag;
+use crate::transport::Transport;
 
 /// One rank's endpoint of a group within this process.
 ///
@@ -185,7 +187,7 @@ mod tests {
     use futures::FutureExt;
 
     use super::*;
-    use crate::Direction;
+    use crate::tag::Direction;
 
     fn tag(step: u64, micro_batch: u32) -> Tag {
         Tag { step, micro_batch, from_stage: 0, to_stage: 1, direction: Direction::Forward }

@@ -1,6 +1,6 @@
 //! How values move between the ranks of a pipeline: the [`Transport`] trait, the
 //! collective that a step needs, channels within one process ([`InProcess`]) and a
-//! [conformance suite](conformance) for whoever writes another transport. Values that
+//! [conformance suite](conformance) for those who write another transport. Values that
 //! can travel to another process are [`Wire`].
 //!
 //! Nothing here knows a tensor library, a schedule or an async runtime, nor which message
@@ -12,7 +12,8 @@
 //!
 //! # fn main() -> Result<(), stovepipe_transport::TransportError> {
 //! let group = InProcess::<String>::group(2);
-//! let tag = Tag { step: 0, micro_batch: 0, from_stage: 0, to_stage: 1, direction: Direction::Forward };
+//! let direction = Direction::Forward;
+//! let tag = Tag { step: 0, micro_batch: 0, from_stage: 0, to_stage: 1, direction };
 //!
 //! let received = block_on(async {
 //!     group[0].send(1, tag, "activations".to_string()).await?;

@@ -27,7 +27,8 @@ impl fmt::Display for Direction {
 /// ```
 /// use stovepipe_transport::{Direction, Tag};
 ///
-/// let tag = Tag { step: 3, micro_batch: 1, from_stage: 0, to_stage: 1, direction: Direction::Forward };
+/// let direction = Direction::Forward;
+/// let tag = Tag { step: 3, micro_batch: 1, from_stage: 0, to_stage: 1, direction };
 /// assert_eq!(tag.to_string(), "step 3, micro-batch 1, stage 0 -> 1, forward");
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]

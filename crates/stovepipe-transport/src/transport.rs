@@ -1,9 +1,10 @@
 //! [`Transport`]: one rank's view of the group, and the contract behind it. The trait has
-//! no default methods and holds no helpers, so that it can stay as it is.
+//! no default methods and no helpers, so that it can stay as it is.
 
 use async_trait::async_trait;
 
-use crate::{Tag, TransportError};
+use crate::error::TransportError;
+use crate::tag::Tag;
 
 /// One rank's endpoint in a group of ranks that run a step together.
 ///
@@ -12,7 +13,7 @@ use crate::{Tag, TransportError};
 ///
 /// # Contract
 ///
-/// What an implementor must do ([`conformance`](crate::conformance) checks it):
+/// An implementor must keep these rules ([`conformance`](crate::conformance) checks it):
 ///
 /// - **Futures are lazy and independent.** Nothing happens before an operation's first
 ///   poll. The caller holds many operations in flight and polls them in any order; none
@@ -34,8 +35,8 @@ use crate::{Tag, TransportError};
 ///   the first abort that a rank learns of stands on that rank.
 /// - **Nothing waits for the dead.** Where a peer is known to be gone (or to have ended the
 ///   step) an operation that needs it fails with [`PeerGone`](TransportError::PeerGone)
-///   ([`PeerEnded`](TransportError::PeerEnded)) instead of pending. What the peer had
-///   already sent or contributed still counts.
+///   ([`PeerEnded`](TransportError::PeerEnded)) instead of pending. Whatever the peer
+///   had sent or contributed before still counts.
 ///
 /// The caller's side: each tag is sent once, at most one receive waits for a tag, all ranks
 /// call the same rounds, step numbers only grow, and each rank calls
@@ -107,7 +108,8 @@ use crate::{Tag, TransportError};
 ///     .into_iter()
 ///     .map(|inner| Counted { inner, sent: AtomicUsize::new(0) })
 ///     .collect();
-/// let tag = Tag { step: 0, micro_batch: 0, from_stage: 0, to_stage: 1, direction: Direction::Forward };
+/// let direction = Direction::Forward;
+/// let tag = Tag { step: 0, micro_batch: 0, from_stage: 0, to_stage: 1, direction };
 /// let value = block_on(async {
 ///     // Posted ahead of the send, and both held in flight.
 ///     let (value, sent) = futures::join!(group[1].recv(0, tag), group[0].send(1, tag, 7));

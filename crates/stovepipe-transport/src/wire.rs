@@ -1,5 +1,5 @@
-//! [`Wire`]: how a value becomes bytes for another process, and a value again. What the bytes mean is the
-//! value's own business; how they travel is the transport's.
+//! [`Wire`]: how a value becomes bytes for another process, and a value again. The value's type
+//! decides what the bytes mean, the transport how they travel.
 
 use thiserror::Error;
 
@@ -21,10 +21,12 @@ impl WireError {
 ///
 /// # Contract
 ///
-/// What was encoded, the tail behind the buffer, decodes to an equal value, whatever process does it: bytes
-/// say everything that the value is made of, such as the type and shape of a tensor, so that values of
-/// varying shapes need no agreement ahead. Encoding copies the value's data once at most, straight into the
-/// buffer; what it returns as the tail, a transport can send from where it is. Decoding copies once at most.
+/// - The encoded bytes, the tail after the buffer, decode to an equal value in any process.
+/// - They say everything that the value is made of, such as the type and shape of a tensor. So
+///   values of varying shapes need no agreement ahead.
+/// - Encoding copies the value's data once at most, straight into the buffer. A transport can send
+///   the returned tail from where it is.
+/// - Decoding copies once at most.
 ///
 /// # Examples
 ///
@@ -62,15 +64,15 @@ pub trait Wire: Sized + Send + 'static {
     /// The last part of an encoded value, which owns its bytes; often all of its data.
     type Tail: AsRef<[u8]> + Send + 'static;
 
-    /// Appends the value to `buffer`, which may already hold something else, all but the tail, which may be
-    /// empty.
+    /// Appends the value to `buffer`, except the tail, which is returned and may be empty. The
+    /// buffer may already hold something else.
     ///
     /// # Errors
     ///
     /// If the value can't be read, for example because its device is lost.
     fn encode(self, buffer: &mut Vec<u8>) -> Result<Self::Tail, WireError>;
 
-    /// The value that was encoded as `bytes`.
+    /// Makes the value that was encoded as `bytes`.
     ///
     /// # Errors
     ///

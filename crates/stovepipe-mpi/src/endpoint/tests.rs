@@ -1,4 +1,5 @@
-//! Desks against each other, without MPI: what one wants sent is delivered to the others by hand.
+//! States of endpoints against each other, without MPI: what one wants sent is delivered to the
+//! others by hand.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,14 +18,14 @@ impl Wake for Count {
     }
 }
 
-struct Office {
+struct Group {
     endpoints: Vec<EndpointState>,
     pool: Pool,
     flying: Vec<(usize, usize, Vec<u8>)>,
     woken: Arc<Count>,
 }
 
-impl Office {
+impl Group {
     fn new(ranks: usize) -> Self {
         let endpoints = (0..ranks).map(|me| EndpointState::new(0, me, ranks)).collect();
         Self { endpoints, pool: Pool::default(), flying: Vec::new(), woken: Arc::default() }
@@ -47,7 +48,7 @@ impl Office {
         while !self.flying.is_empty() {
             let (from, to, frame) = self.flying.remove(0);
             let head = frame::read(&frame).expect("a frame").0.head;
-            self.at(to, |endpoint, pool, after| endpoint.deliver(from, head, frame, pool, after));
+            self.at(to, |state, pool, after| state.deliver(from, head, frame, pool, after));
         }
     }
 
@@ -58,7 +59,7 @@ impl Office {
 
     fn recv(&mut self, me: usize, from: usize, tag: Tag) -> Poll<Result<Vec<u8>, TransportError>> {
         let waker = Arc::clone(&self.woken).into();
-        self.at(me, |endpoint, _, after| endpoint.poll_recv(from, tag, &waker, &mut true, after))
+        self.at(me, |state, _, after| state.poll_recv(from, tag, &waker, &mut true, after))
     }
 
     fn gather(
@@ -68,7 +69,7 @@ impl Office {
         mut bytes: Option<Vec<u8>>,
     ) -> Poll<Result<Vec<Vec<u8>>, TransportError>> {
         let waker = Arc::clone(&self.woken).into();
-        self.at(me, |endpoint, _, after| endpoint.poll_gather(key, &mut bytes, &waker, after))
+        self.at(me, |state, _, after| state.poll_gather(key, &mut bytes, &waker, after))
     }
 
     fn woken(&self) -> usize {
@@ -89,127 +90,127 @@ fn failed<T: std::fmt::Debug>(outcome: Poll<Result<T, TransportError>>) -> Trans
 
 #[test]
 fn a_message_wakes_whoever_waits_for_it() {
-    let mut office = Office::new(2);
-    assert!(office.recv(1, 0, tag(0)).is_pending());
-    assert!(office.endpoints[1].is_waiting());
-    office.send(0, 1, tag(1));
-    office.deliver();
-    assert_eq!(office.woken(), 0);
-    office.send(0, 1, tag(0));
-    office.deliver();
-    assert_eq!(office.woken(), 1);
+    let mut group = Group::new(2);
+    assert!(group.recv(1, 0, tag(0)).is_pending());
+    assert!(group.endpoints[1].is_waiting());
+    group.send(0, 1, tag(1));
+    group.deliver();
+    assert_eq!(group.woken(), 0);
+    group.send(0, 1, tag(0));
+    group.deliver();
+    assert_eq!(group.woken(), 1);
     for step in [0, 1] {
-        let Poll::Ready(Ok(frame)) = office.recv(1, 0, tag(step)) else { panic!("no value") };
+        let Poll::Ready(Ok(frame)) = group.recv(1, 0, tag(step)) else { panic!("no value") };
         assert_eq!(frame::read(&frame).expect("a frame").1, b"value");
     }
 }
 
 #[test]
 fn two_messages_with_one_tag_are_noticed() {
-    let mut office = Office::new(2);
-    office.send(0, 1, tag(0));
-    office.send(0, 1, tag(0));
-    office.deliver();
-    assert_eq!(failed(office.recv(1, 0, tag(0))), TransportError::Duplicate { tag: tag(0) });
+    let mut group = Group::new(2);
+    group.send(0, 1, tag(0));
+    group.send(0, 1, tag(0));
+    group.deliver();
+    assert_eq!(failed(group.recv(1, 0, tag(0))), TransportError::Duplicate { tag: tag(0) });
 }
 
 #[test]
 fn an_abort_reaches_everyone_and_the_first_one_stands() {
-    let mut office = Office::new(3);
-    assert!(office.recv(1, 0, tag(0)).is_pending());
-    assert!(office.gather(2, (0, 0), Some(vec![1])).is_pending());
-    office.at(0, |endpoint, _, after| endpoint.abort(0, "enough", after));
-    office.at(2, |endpoint, _, after| endpoint.abort(0, "too", after));
-    office.woken();
-    office.send(0, 1, tag(0));
-    office.deliver();
-    assert!(office.woken() >= 1);
+    let mut group = Group::new(3);
+    assert!(group.recv(1, 0, tag(0)).is_pending());
+    assert!(group.gather(2, (0, 0), Some(vec![1])).is_pending());
+    group.at(0, |state, _, after| state.abort(0, "enough", after));
+    group.at(2, |state, _, after| state.abort(0, "too", after));
+    group.woken();
+    group.send(0, 1, tag(0));
+    group.deliver();
+    assert!(group.woken() >= 1);
     let aborted = |by, reason: &str| {
         let reason = reason.to_owned();
         TransportError::Aborted { step: 0, by, reason }
     };
-    assert_eq!(failed(office.recv(1, 0, tag(0))), aborted(0, "enough"));
-    assert_eq!(failed(office.gather(2, (0, 0), None)), aborted(2, "too"));
-    assert_eq!(office.endpoints[1].may_send(0, tag(0)), Err(aborted(0, "enough")));
-    assert_eq!(office.endpoints[1].may_send(0, tag(1)), Ok(()));
+    assert_eq!(failed(group.recv(1, 0, tag(0))), aborted(0, "enough"));
+    assert_eq!(failed(group.gather(2, (0, 0), None)), aborted(2, "too"));
+    assert_eq!(group.endpoints[1].may_send(0, tag(0)), Err(aborted(0, "enough")));
+    assert_eq!(group.endpoints[1].may_send(0, tag(1)), Ok(()));
 }
 
 #[test]
 fn a_rank_that_ended_the_step_still_helps_in_rounds_that_it_joined() {
-    let mut office = Office::new(4);
-    assert!(office.gather(2, (0, 0), Some(vec![2])).is_pending());
-    office.at(2, |endpoint, pool, after| endpoint.end_step(0, pool, after));
+    let mut group = Group::new(4);
+    assert!(group.gather(2, (0, 0), Some(vec![2])).is_pending());
+    group.at(2, |state, pool, after| state.end_step(0, pool, after));
     for rank in [0, 1, 3] {
-        assert!(office.gather(rank, (0, 0), Some(vec![rank as u8])).is_pending());
+        assert!(group.gather(rank, (0, 0), Some(vec![rank as u8])).is_pending());
     }
-    office.deliver();
+    group.deliver();
     for rank in [0, 1, 3] {
-        let Poll::Ready(Ok(all)) = office.gather(rank, (0, 0), None) else { panic!("rank {rank}") };
+        let Poll::Ready(Ok(all)) = group.gather(rank, (0, 0), None) else { panic!("rank {rank}") };
         assert_eq!(all, [[0], [1], [2], [3]]);
-        office.at(rank, |endpoint, pool, after| endpoint.end_step(0, pool, after));
+        group.at(rank, |state, pool, after| state.end_step(0, pool, after));
     }
     assert!(
-        office.endpoints.iter().all(|endpoint| endpoint.gathers.is_empty()),
+        group.endpoints.iter().all(|endpoint| endpoint.gathers.is_empty()),
         "nothing is left of the step"
     );
 }
 
 #[test]
 fn a_rank_that_left_after_it_joined_still_counts() {
-    let mut office = Office::new(3);
-    assert!(office.gather(1, (0, 0), Some(vec![1])).is_pending());
-    office.send(1, 0, tag(0));
-    office.at(1, |endpoint, pool, after| endpoint.leave(pool, after));
-    office.deliver();
-    assert!(office.recv(0, 1, tag(0)).is_ready(), "what was sent before counts");
+    let mut group = Group::new(3);
+    assert!(group.gather(1, (0, 0), Some(vec![1])).is_pending());
+    group.send(1, 0, tag(0));
+    group.at(1, |state, pool, after| state.leave(pool, after));
+    group.deliver();
+    assert!(group.recv(0, 1, tag(0)).is_ready(), "what was sent before counts");
     for rank in [0, 2] {
-        assert!(office.gather(rank, (0, 0), Some(vec![rank as u8])).is_pending());
+        assert!(group.gather(rank, (0, 0), Some(vec![rank as u8])).is_pending());
     }
-    assert!(!office.endpoints[1].is_done());
-    office.deliver();
+    assert!(!group.endpoints[1].is_done());
+    group.deliver();
     for rank in [0, 2] {
-        assert!(matches!(office.gather(rank, (0, 0), None), Poll::Ready(Ok(_))));
+        assert!(matches!(group.gather(rank, (0, 0), None), Poll::Ready(Ok(_))));
     }
-    assert!(office.endpoints[1].is_done());
+    assert!(group.endpoints[1].is_done());
 }
 
 #[test]
 fn nobody_waits_for_a_rank_that_left() {
-    let mut office = Office::new(2);
-    assert!(office.recv(0, 1, tag(0)).is_pending());
-    assert!(office.gather(0, (0, 0), Some(vec![0])).is_pending());
-    office.woken();
-    office.at(1, |endpoint, pool, after| endpoint.leave(pool, after));
-    office.deliver();
-    assert_eq!(office.woken(), 2);
+    let mut group = Group::new(2);
+    assert!(group.recv(0, 1, tag(0)).is_pending());
+    assert!(group.gather(0, (0, 0), Some(vec![0])).is_pending());
+    group.woken();
+    group.at(1, |state, pool, after| state.leave(pool, after));
+    group.deliver();
+    assert_eq!(group.woken(), 2);
     let gone = TransportError::PeerGone { rank: 1 };
-    assert_eq!(failed(office.recv(0, 1, tag(0))), gone);
-    assert_eq!(failed(office.gather(0, (0, 0), None)), gone);
-    assert_eq!(office.endpoints[0].may_send(1, tag(0)), Err(gone));
+    assert_eq!(failed(group.recv(0, 1, tag(0))), gone);
+    assert_eq!(failed(group.gather(0, (0, 0), None)), gone);
+    assert_eq!(group.endpoints[0].may_send(1, tag(0)), Err(gone));
 }
 
 #[test]
 fn nothing_is_left_of_an_ended_step() {
-    let mut office = Office::new(2);
+    let mut group = Group::new(2);
     for step in 0..3 {
-        office.send(0, 1, tag(step));
-        office.deliver();
-        assert!(office.recv(1, 0, Tag { micro_batch: 1, ..tag(step) }).is_pending());
-        assert!(office.gather(1, (step, 0), Some(vec![1])).is_pending());
-        assert!(office.gather(0, (step, 0), Some(vec![1])).is_pending());
-        office.deliver();
-        office.at(1, |endpoint, _, after| endpoint.abort(step, "half-way", after));
-        office.deliver();
+        group.send(0, 1, tag(step));
+        group.deliver();
+        assert!(group.recv(1, 0, Tag { micro_batch: 1, ..tag(step) }).is_pending());
+        assert!(group.gather(1, (step, 0), Some(vec![1])).is_pending());
+        assert!(group.gather(0, (step, 0), Some(vec![1])).is_pending());
+        group.deliver();
+        group.at(1, |state, _, after| state.abort(step, "half-way", after));
+        group.deliver();
         for rank in [0, 1] {
-            office.at(rank, |endpoint, pool, after| endpoint.end_step(step, pool, after));
+            group.at(rank, |state, pool, after| state.end_step(step, pool, after));
         }
-        office.at(1, |endpoint, _, after| {
-            endpoint.forget_recv(0, Tag { micro_batch: 1, ..tag(step) }, after);
+        group.at(1, |state, _, after| {
+            state.forget_recv(0, Tag { micro_batch: 1, ..tag(step) }, after);
         });
         // Messages of an ended step that arrive late are dropped.
-        office.send(0, 1, tag(step));
-        office.deliver();
-        for endpoint in &office.endpoints {
+        group.send(0, 1, tag(step));
+        group.deliver();
+        for endpoint in &group.endpoints {
             let held = (endpoint.inbox.len(), endpoint.waiting.len(), endpoint.aborts.len());
             assert_eq!((held, endpoint.gathers.len()), ((0, 0, 0), 0));
         }

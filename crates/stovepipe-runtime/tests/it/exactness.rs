@@ -48,8 +48,8 @@ fn train_on<const SPLITS: bool>(
 #[test]
 fn stages_schedules_and_retention_change_nothing() {
     for micro_batches in [1, 2, 4, 7] {
-        let one = OneFOneB.plan(Shape::new(1, micro_batches)).expect("a plan");
-        let expected = train(&one, &Retention::keep_all(&one));
+        let unsplit = OneFOneB.plan(Shape::new(1, micro_batches)).expect("a plan");
+        let expected = train(&unsplit, &Retention::keep_all(&unsplit));
         for stages in 1..=4 {
             for schedule in
                 [&GPipe::default() as &dyn Schedule, &GPipe::new(Drain::Forward), &OneFOneB]
@@ -74,8 +74,8 @@ fn every_schedule_runs() {
             if plan.mode() == Mode::ForwardOnly {
                 continue;
             }
-            let one = OneFOneB.plan(Shape::new(1, micro_batches)).expect("a plan");
-            let expected = train(&one, &Retention::keep_all(&one));
+            let unsplit = OneFOneB.plan(Shape::new(1, micro_batches)).expect("a plan");
+            let expected = train(&unsplit, &Retention::keep_all(&unsplit));
             let drop = Retention::from_fn(&plan, |_, _| StageRetention::drop_all(1));
             for retention in [Retention::keep_all(&plan), drop] {
                 assert_eq!(train(&plan, &retention), expected, "{}\n{plan}", schedule.name());
@@ -104,8 +104,8 @@ fn plans_may_place_their_recomputation() {
     // Long before the gradient can arrive, right before the backward, and not at all.
     let rows = ["0F0 0F1 0R1 0R0 0B0 0B1", "1F0 1R0 1B0 1F1 1B1"];
     let plan = Plan::parse(rows.map(str::split_whitespace)).expect("valid");
-    let one = OneFOneB.plan(Shape::new(1, 2)).expect("a plan");
-    let expected = train(&one, &Retention::keep_all(&one));
+    let unsplit = OneFOneB.plan(Shape::new(1, 2)).expect("a plan");
+    let expected = train(&unsplit, &Retention::keep_all(&unsplit));
     let placed = Retention::keep_all(&plan).with_recomputed(&plan, &[2, 2]);
     assert_eq!(train(&plan, &placed), expected);
     let mut workers = pipeline(&plan, &Edges::chain(2), &cut(2));
@@ -114,12 +114,15 @@ fn plans_may_place_their_recomputation() {
 }
 
 #[test]
-fn several_stages_on_a_rank() {
+fn several_stages_on_a_rank_compute_the_same() {
     // Interleaved by hand: stages 0 and 2 on rank 0, 1 and 3 on rank 1.
     let rows = ["0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1", "1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1"];
     let plan = Plan::parse(rows.map(str::split_whitespace)).expect("valid");
-    let one = OneFOneB.plan(Shape::new(1, 2)).expect("a plan");
-    assert_eq!(train(&plan, &Retention::keep_all(&plan)), train(&one, &Retention::keep_all(&one)));
+    let unsplit = OneFOneB.plan(Shape::new(1, 2)).expect("a plan");
+    assert_eq!(
+        train(&plan, &Retention::keep_all(&plan)),
+        train(&unsplit, &Retention::keep_all(&unsplit))
+    );
     // All stages on one rank need no message at all.
     let plan = Plan::parse([("0F0 1F0 1B0 0B0").split_whitespace()]).expect("valid");
     let program = program(&plan, &Retention::keep_all(&plan));
@@ -221,8 +224,8 @@ proptest! {
     ) {
         prop_assume!(ranks * stages_per_rank <= LAYERS.len());
         let plan = random_plan(ranks, stages_per_rank, micro_batches, &picks);
-        let one = OneFOneB.plan(Shape::new(1, micro_batches)).expect("a plan");
+        let unsplit = OneFOneB.plan(Shape::new(1, micro_batches)).expect("a plan");
         let retention = Retention::from_fn(&plan, |_, m| StageRetention::drop_all(usize::from(drop && m.index() % 2 == 0)));
-        prop_assert_eq!(train(&plan, &retention), train(&one, &Retention::keep_all(&one)));
+        prop_assert_eq!(train(&plan, &retention), train(&unsplit, &Retention::keep_all(&unsplit)));
     }
 }

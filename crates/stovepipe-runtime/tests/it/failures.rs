@@ -27,7 +27,7 @@ fn failing(fault: Fault) -> Arc<Batch> {
 }
 
 #[test]
-fn every_place_and_way_of_failing() {
+fn a_failure_anywhere_is_located_and_changes_nothing() {
     silence_worker_panics();
     let whole =
         [StepPhase::Begin, StepPhase::Finish, StepPhase::Prepare].map(|phase| (phase, None));

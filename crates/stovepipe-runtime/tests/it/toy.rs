@@ -42,7 +42,7 @@ pub(crate) struct Toy<const SPLITS: bool = false> {
     pub(crate) edges: Edges,
     stage: usize,
     gradients: Vec<f64>,
-    /// What `W` will add to the gradients.
+    /// Added to the gradients by `W`.
     pending: HashMap<MicroBatch, Vec<f64>>,
     /// Inputs of the kept micro-batches, and those waiting for recomputation.
     kept: HashMap<MicroBatch, f64>,

@@ -17,9 +17,9 @@ impl Plan {
         Stage::first(self.stages()).map(peak).collect()
     }
 
-    /// For each stage, the micro-batches whose forward has run and whose backward hasn't ended at the moment
-    /// when its rank has most of them over all its stages; the first such moment. On a rank of one stage these are its
-    /// [`stage_activations`](Self::stage_activations), on others at most that.
+    /// For each stage, the micro-batches whose forward has run and whose backward hasn't ended,
+    /// when its rank first has most of them over all its stages. On a rank of one stage these are
+    /// its [`stage_activations`](Self::stage_activations), on others at most that.
     #[must_use]
     pub fn activations_at_peak(&self) -> Vec<usize> {
         let mut at_peak = vec![0; self.stages()];

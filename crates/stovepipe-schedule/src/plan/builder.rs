@@ -1,4 +1,4 @@
-//! Writing a plan by hand, action by action.
+//! Builds a plan that is written by hand, action by action.
 
 use crate::plan::Plan;
 use crate::words::compute::{Compute, ComputeKind};

@@ -1,4 +1,5 @@
-//! Plans as files: CSV with a row for each rank and an action in each cell, and JSON with the same rows.
+//! Plans as files: CSV with a row for each rank and an action in each cell, and JSON with the same
+//! rows.
 
 use std::borrow::Cow;
 
@@ -24,8 +25,8 @@ pub(crate) struct File<A> {
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl Plan {
-    /// One row for each rank, one cell for each slot; idle slots are empty (and left out of a plan with
-    /// more than ten million slots).
+    /// One row for each rank, one cell for each slot; idle slots are empty (and left out of a plan
+    /// with more than ten million slots).
     ///
     /// ```
     /// use stovepipe_schedule::{GPipe, Plan, Schedule, Shape};
@@ -58,7 +59,8 @@ pub(crate) fn write_csv(rows: impl Iterator<Item = Vec<String>>) -> String {
     writer.into_inner().ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default()
 }
 
-/// Reads the rows of a plan file: CSV, or JSON if it begins with a brace. A byte order mark is left out.
+/// Reads the rows of a plan file: CSV, or JSON if it begins with a brace. A byte order mark is left
+/// out.
 pub(crate) fn read_rows(text: &str) -> Result<Vec<Vec<Action>>, PlanError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.trim_start().starts_with('{') { json_rows(text) } else { csv_rows(text) }

@@ -39,7 +39,7 @@ pub(crate) fn slot_grid(rows: &[Vec<Compute>], columns: &[Vec<usize>], length: u
 }
 
 /// The error for one cell, with the rows as they stand and that cell in brackets. An action that
-/// should be there and isn't is shown behind the cell.
+/// should be there and isn't is shown after the cell.
 pub(crate) fn bad_cell<A>(rows: &[Vec<A>], rank: usize, position: usize, fault: Fault) -> PlanError
 where
     A: Copy + Into<Action>,

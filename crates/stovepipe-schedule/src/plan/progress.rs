@@ -12,8 +12,8 @@ use crate::words::message::Direction;
 
 /// Runs every rank as far as it gets, again whenever another rank wakes it, until nothing moves.
 ///
-/// `advance(rank, wake)` lets one rank run until it blocks and wakes the ranks that its progress may
-/// have freed. Linear in the number of wakes.
+/// `advance(rank, wake)` lets one rank run until it blocks and wakes the ranks that its progress
+/// may have freed. Linear in the number of wakes.
 pub(crate) fn advance_until_still(
     ranks: usize,
     mut advance: impl FnMut(usize, &mut dyn FnMut(usize)),
@@ -55,8 +55,8 @@ fn produces(kind: ComputeKind) -> Option<Direction> {
     }
 }
 
-/// The slot in which each action of the rows runs when every action takes one slot. Short rows where
-/// they can't go on.
+/// The slot in which each action of the rows runs when every action takes one slot. Short rows
+/// where they can't go on.
 fn slots(rows: &[Vec<Compute>], placement: &[Rank], micro_batches: usize) -> Vec<Vec<usize>> {
     let stages = placement.len();
     let index = |direction: Direction, stage: Stage, m: usize| {
@@ -93,8 +93,8 @@ fn slots(rows: &[Vec<Compute>], placement: &[Rank], micro_batches: usize) -> Vec
     slots
 }
 
-/// The column of each action of a valid plan, and the number of columns: those of its slots, idle ones
-/// between them. If that makes an absurdly large table, idle slots are left out.
+/// The column of each action of a valid plan, and the number of columns: those of its slots, idle
+/// ones between them. If that makes an absurdly large table, idle slots are left out.
 pub(crate) fn columns(
     rows: &[Vec<Compute>],
     placement: &[Rank],

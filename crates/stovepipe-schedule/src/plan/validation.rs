@@ -65,8 +65,8 @@ fn count(rows: &[Vec<Compute>]) -> Result<(usize, usize), PlanError> {
 struct Positions {
     placement: Vec<Option<Rank>>,
     micro_batches: usize,
-    /// By stage, micro-batch and kind: the position in the row plus one; zero means absent. A row is
-    /// shorter than [`MAX_ACTIONS`].
+    /// By stage, micro-batch and kind: the position in the row plus one; zero means absent. A row
+    /// is shorter than [`MAX_ACTIONS`].
     noted: Vec<u32>,
 }
 
@@ -99,8 +99,8 @@ impl Positions {
         (stage.index() * self.micro_batches + micro_batch.index()) * KINDS + kind as usize
     }
 
-    /// Refuses an action if another one of its stage and micro-batch is missing, is one too many, or
-    /// comes too late.
+    /// Refuses an action if another one of its stage and micro-batch is missing, is one too many,
+    /// or comes too late.
     fn check(&self, action: Compute, position: usize, mode: Mode) -> Result<(), Fault> {
         use ComputeKind::{Backward, BackwardInput, BackwardWeight, Forward, Recompute};
         let at = |kind| self.noted[self.slot(kind, action)] as usize;
@@ -160,8 +160,8 @@ fn is_backward(kind: ComputeKind) -> bool {
     matches!(kind, ComputeKind::Backward | ComputeKind::BackwardInput | ComputeKind::BackwardWeight)
 }
 
-/// The error for the first stage and micro-batch without a forward. It is expected at the end of the
-/// row that holds the stage, or of the last row.
+/// The error for the first stage and micro-batch without a forward. It is expected at the end of
+/// the row that holds the stage, or of the last row.
 fn gap(rows: &[Vec<Compute>], micro_batches: usize) -> PlanError {
     let mut forwards: HashMap<Stage, Vec<MicroBatch>> = HashMap::new();
     for action in rows.iter().flatten().filter(|a| a.kind == ComputeKind::Forward) {

@@ -23,9 +23,9 @@ impl Program {
 
     /// Reads a plan file: CSV, or JSON if it begins with a brace. A byte order mark is left out.
     ///
-    /// The file may hold compute actions only, which are then lowered along the chain of stages, or all
-    /// communication too, which is then checked as strictly. Messages between stages that aren't
-    /// neighbours make skips. A stage with an `R` is taken as one layer that is recomputed.
+    /// The file may hold compute actions only, which are then lowered along the chain of stages, or
+    /// all communication too, which is then checked as strictly. Messages between stages that
+    /// aren't neighbours make skips. A stage with an `R` is taken as one layer that is recomputed.
     ///
     /// # Errors
     ///
@@ -57,8 +57,8 @@ impl Program {
     }
 }
 
-/// A program is serialized like a plan, communication included. Reading is [`Program::read`]'s business,
-/// which finds the edges.
+/// A program is serialized like a plan, communication included. Reading is [`Program::read`]'s
+/// business, which finds the edges.
 impl Serialize for Program {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let rows = (0..self.plan().ranks()).map(|rank| self.row(rank).to_vec());

@@ -8,11 +8,11 @@ use crate::program::retention::StageRetention;
 
 /// The bytes of a layer, for one micro-batch.
 ///
-/// The last three are peaks, above what was there when the forward or backward began. Where they aren't
-/// known and zero, only what stays is counted.
+/// The last three are peaks, above what was there when the forward or backward began. Where they
+/// aren't known and zero, only what stays is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct LayerMemory {
-    /// What its backward needs, its input included and its output not.
+    /// Needed by its backward, its input included and its output not.
     pub activations: u64,
     /// Its input alone.
     pub input: u64,
@@ -20,16 +20,16 @@ pub struct LayerMemory {
     pub output: u64,
     /// The gradients of its parameters, which stay from its first backward until the update.
     pub gradients: u64,
-    /// While its forward runs, what it leaves behind included.
+    /// While its forward runs, with what it leaves on the tape.
     pub forward: u64,
-    /// While its forward runs that leaves nothing behind but its output, as in a dropped segment.
+    /// While its forward runs and leaves nothing except its output, as in a dropped segment.
     pub untaped: u64,
     /// While its backward runs, the gradient of its output included.
     pub backward: u64,
 }
 
 impl LayerMemory {
-    /// What its forward leaves behind, its input and output apart.
+    /// Left on the tape by its forward, without its input and output.
     fn own(&self) -> u64 {
         self.activations.saturating_sub(self.input)
     }
@@ -43,15 +43,15 @@ impl LayerMemory {
 /// The bytes of a stage.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct StageMemory {
-    /// What it holds all the time: parameters and the optimizer's state.
+    /// Held all the time: parameters and the optimizer's state.
     pub fixed: u64,
     /// Its layers.
     pub layers: Vec<LayerMemory>,
-    /// What its rank's threads keep for themselves; stages of one rank share it.
+    /// Kept by its rank's threads for themselves; stages of one rank share it.
     pub workspace: u64,
-    /// What a staged update holds until all stages are updated.
+    /// Held by an atomic update until all stages are updated.
     pub staged: u64,
-    /// The most that the update of a layer needs beside all that.
+    /// The most that the update of a layer needs besides all that.
     pub update: u64,
 }
 
@@ -77,7 +77,7 @@ impl StageMemory {
         Self { layers: vec![layer], ..Self::default() }
     }
 
-    /// Forwards that leave all behind. The input of the first is there already.
+    /// Forwards that leave all on the tape. The input of the first is there already.
     pub(super) fn taped(&self, layers: Range<usize>, peak: &mut Peak, beside: u64) {
         for layer in &self.layers[layers] {
             peak.touch(layer.forward.saturating_add(beside));
@@ -85,7 +85,7 @@ impl StageMemory {
         }
     }
 
-    /// Forwards that leave nothing behind. The input of the first is there already, and stays.
+    /// Forwards that leave nothing on the tape. The input of the first is there already, and stays.
     pub(super) fn untaped(&self, layers: Range<usize>, peak: &mut Peak) {
         let first = layers.start;
         for (index, layer) in layers.clone().zip(&self.layers[layers]) {
@@ -102,7 +102,7 @@ impl StageMemory {
             self.taped(next..segment.start, peak, 0);
             self.untaped(segment.clone(), peak);
             next = segment.end;
-            // What comes behind keeps its input.
+            // The layer after it keeps its input.
             peak.take(self.layers.get(next).map_or(0, |layer| layer.input));
         }
         self.taped(next..count, peak, 0);
@@ -128,7 +128,7 @@ impl StageMemory {
         peak.release(self.input());
     }
 
-    /// What it holds once every dropped segment is there again.
+    /// Held once every dropped segment is there again.
     pub(super) fn rebuilt(&self, retention: &StageRetention) -> u64 {
         let taped = total(self.layers.iter().map(LayerMemory::taped));
         let kept = retention.dropped().iter().filter_map(|segment| self.layers.get(segment.end));

@@ -9,8 +9,8 @@ use crate::words::ids::{MicroBatch, Stage};
 use crate::words::mode::Mode;
 
 impl Program {
-    /// The highest number of micro-batches, counted for each stage, whose forward has run on `rank` and
-    /// whose backward hasn't ended. What each costs depends on the retention.
+    /// The highest number of micro-batches, counted for each stage, whose forward has run on `rank`
+    /// and whose backward hasn't ended. What each costs depends on the retention.
     ///
     /// # Panics
     ///
@@ -20,16 +20,18 @@ impl Program {
         self.plan().peak_in_flight(self.plan().row(rank))
     }
 
-    /// The most bytes that `rank` holds at once; `stages` says what each stage's layers need, and what isn't
-    /// said there isn't counted. The mini-batch itself is counted as the micro-batches that the first stage
-    /// keeps.
+    /// The most bytes that `rank` holds at once. `stages` says what each stage's layers need; what
+    /// isn't said there isn't counted. The mini-batch itself is counted as the micro-batches that
+    /// the first stage keeps.
     ///
-    /// A whole backward rebuilds its dropped segments one at a time, the last one in `R`. A split one
-    /// has to hold all of them until `W`. The value that the next action receives may have arrived.
+    /// A whole backward rebuilds its dropped segments one at a time, the last one in `R`. A split
+    /// one has to hold all of them until `W`. The value that the next action receives may have
+    /// arrived.
     ///
     /// # Panics
     ///
-    /// If there is no such rank, or `stages` covers fewer stages, or fewer layers of one, than the program has.
+    /// If there is no such rank, or `stages` covers fewer stages, or fewer layers of one, than the
+    /// program has.
     #[must_use]
     pub fn peak_bytes(&self, rank: usize, stages: &[StageMemory]) -> u64 {
         let own = self.plan().stages_of(rank);
@@ -60,7 +62,7 @@ impl Program {
 
     /// The actions of a training step on one rank.
     fn train(&self, rank: usize, stages: &[StageMemory], peak: &mut Peak) {
-        // What `R` has rebuilt.
+        // Rebuilt by `R`.
         let mut rebuilt: HashSet<(Stage, MicroBatch)> = HashSet::new();
         let mut has_gradients: HashSet<Stage> = HashSet::new();
         for action in self.row(rank).iter().filter_map(|a| a.compute()) {
@@ -142,7 +144,7 @@ mod tests {
         };
         let all = 9 + 18 + 27 + 2 + 3 + 4;
         assert_eq!(bytes(&StageRetention::keep_all()), 4 * (1 + all) + arriving);
-        // Four inputs, and one micro-batch rebuilt beside its input.
+        // Four inputs, and one micro-batch rebuilt besides its input.
         assert_eq!(bytes(&StageRetention::drop_all(3)), 4 + all + arriving);
         // Two segments: both inputs stay, the larger one is rebuilt alone.
         let two = StageRetention::drop_segments(Stage::new(0), 3, vec![0..1, 1..3]);
@@ -153,13 +155,13 @@ mod tests {
     fn a_split_backward_holds_what_it_rebuilt_until_the_weights_are_done() {
         let stages = vec![StageMemory::whole(10, 1); 2];
         let bytes = program(&ZbH1, &StageRetention::drop_all(1)).peak_bytes(1, &stages);
-        // Rank 1 lets one weight gradient wait: two rebuilt at once, which saves nothing. An input may have
-        // arrived.
+        // Rank 1 lets one weight gradient wait: two rebuilt at once, which saves nothing. An input
+        // may have arrived.
         assert_eq!(bytes, 20 + 1);
     }
 
     #[test]
-    fn what_is_needed_for_a_moment_counts_where_it_is_needed() {
+    fn what_is_needed_briefly_counts_where_it_is_needed() {
         let plan = OneFOneB.plan(Shape::new(1, 2)).expect("a plan");
         let program = |retention: &StageRetention| {
             let retention = Retention::from_fn(&plan, |_, _| retention.clone());
@@ -177,7 +179,7 @@ mod tests {
         assert_eq!(peak(LayerMemory { forward: 50, ..quiet }, plain(), &keep), 1 + 11 + 50);
         // In its backward, too, and its own 11.
         assert_eq!(peak(LayerMemory { backward: 50, ..quiet }, plain(), &keep), 1 + 22 + 50);
-        // While it leaves nothing behind, the input of the stage and its own.
+        // While it leaves nothing on the tape, the input of the stage and its own.
         assert_eq!(peak(LayerMemory { untaped: 50, ..quiet }, plain(), &drop), 1 + 1 + 50);
         // Gradients of the first micro-batch are there in the forward of the second.
         let noisy = LayerMemory { gradients: 7, forward: 50, ..quiet };

@@ -1,5 +1,5 @@
-//! Which activations are kept from a forward until its backward, as data. Who decides is a
-//! checkpoint policy; lowering, simulator and executor only read it.
+//! Which activations are kept from a forward until its backward, as data. A checkpoint policy
+//! decides; lowering, simulator and executor only read it.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -9,8 +9,8 @@ use crate::words::compute::{Compute, ComputeKind};
 use crate::words::error::PlanError;
 use crate::words::ids::{MicroBatch, Stage};
 
-/// What a stage keeps of one micro-batch: everything, but for the segments whose activations are
-/// dropped. Of a dropped segment only the input is kept.
+/// The activations of one micro-batch that a stage keeps: all, except those of dropped segments. Of
+/// a dropped segment only the input is kept.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct StageRetention {
     dropped: Vec<Range<usize>>,
@@ -63,7 +63,7 @@ impl StageRetention {
     }
 }
 
-/// What every stage keeps of every micro-batch.
+/// The activations that every stage keeps of every micro-batch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Retention {
     // Few different patterns serve many micro-batches.
@@ -107,8 +107,8 @@ impl Retention {
         Self::keep_all(plan).with_recomputed(plan, &vec![1; plan.stages()])
     }
 
-    /// Drops what the plan recomputes by an `R` of its own: all `layers` of the stage, where this keeps
-    /// everything of the micro-batch.
+    /// Drops what the plan itself recomputes with an `R`: all `layers` of the stage, where this
+    /// keeps everything of the micro-batch.
     ///
     /// # Panics
     ///
@@ -129,7 +129,7 @@ impl Retention {
         })
     }
 
-    /// What `stage` keeps of `micro_batch`.
+    /// The pattern of `stage` for `micro_batch`.
     ///
     /// # Panics
     ///

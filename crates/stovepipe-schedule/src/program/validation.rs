@@ -85,7 +85,8 @@ fn check_row(row: &[Action], plan: &Plan, edges: &Edges) -> Result<(), (usize, F
 }
 
 /// Refuses program rows in which ranks wait for each other when a send blocks its rank while
-/// `in_flight` earlier messages to the same rank haven't been taken (0: until the receiver is there).
+/// `in_flight` earlier messages to the same rank haven't been taken (0: until the receiver is
+/// there).
 pub(super) fn check_in_flight(
     rows: &[Vec<Action>],
     placement: &[Rank],

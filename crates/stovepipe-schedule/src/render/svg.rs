@@ -24,7 +24,7 @@ const INK: &str = "#1f2933";
 /// One timeline in a picture.
 #[derive(Clone, Copy, Debug)]
 pub struct Panel<'a> {
-    /// What it shows, like `predicted` or `measured`.
+    /// Says what it shows, like `predicted` or `measured`.
     pub title: &'a str,
     /// The times.
     pub timeline: &'a Timeline,
@@ -172,7 +172,7 @@ fn axis(mut group: Group, y: f64, makespan: f64, scale: f64, unit: &str) -> Grou
 }
 
 fn time(value: f64, unit: &str) -> String {
-    // Up to four digits that mean something, without a tail of zeros.
+    // Up to four significant digits, without a tail of zeros.
     let decimals =
         if value == 0.0 { 0 } else { (3 - value.abs().log10().floor() as i32).clamp(0, 9) };
     let mut text = format!("{value:.*}", decimals as usize);

@@ -6,9 +6,9 @@ use crate::simulator::timeline::Timeline;
 use crate::words::action::Action;
 use crate::words::compute::ComputeKind;
 
-/// One process per timeline, in it one thread per rank; categories tell forward, recompute, backward
-/// and communication apart. `seconds_per_unit` turns the timeline's unit into seconds (1 for measured
-/// timelines).
+/// One process per timeline, in it one thread per rank; categories tell forward, recompute,
+/// backward and communication apart. `seconds_per_unit` turns the timeline's unit into seconds (1
+/// for measured timelines).
 #[must_use]
 pub fn render_trace(timelines: &[(&str, &Timeline)], seconds_per_unit: f64) -> String {
     // The format counts in microseconds.

@@ -1,5 +1,6 @@
-//! DualPipeV: DualPipe (DeepSeek-V3, arXiv 2412.19437, section 3.2.1) cut in half, as its authors' code
-//! and Sea AI Lab describe it: two stages on each rank in the shape of a V, each parameter stored once.
+//! DualPipeV: DualPipe (DeepSeek-V3, arXiv 2412.19437, section 3.2.1) cut in half, as its authors'
+//! code and Sea AI Lab describe it: two stages on each rank in the shape of a V, each parameter
+//! stored once.
 
 use crate::plan::Plan;
 use crate::schedules::row::Row;
@@ -8,17 +9,17 @@ use crate::schedules::schedule::Schedule;
 use crate::words::error::PlanError;
 use crate::words::shape::Shape;
 
-/// Rank r holds stages r and 2P−1−r; in the steady state a forward on one way is paired with a backward
-/// on the other, whose communication can hide behind the other's computation.
+/// Rank r holds stages r and 2P−1−r; in the steady state a forward on one way is paired with a
+/// backward on the other, whose communication can hide behind the other's computation.
 ///
 /// ```text
 /// rank 0 | 0F0 0F1 0F2 3F0 3I0 3W0 3F1 0F3 3B1 3F2 0B0 3B2 3F3 0B1 3B3 0I2 0W2 0I3 0W3
 /// rank 1 |  .  1F0 2F0 1F1 2F1 1F2 2B0 2F2 1B0 1F3 2B1 2F3 1B1 2B2 1B2 2I3 1I3 2W3 1W3
 /// ```
 ///
-/// The rank runs the two halves of a pair one after the other. With F = I = W for each stage it idles
-/// P−1 of these times, and keeps 2P+1 stages' activations. Two stages per rank and M ≥ 2P. Only the few
-/// backwards that others wait for are split; it needs stages that can do that.
+/// The rank runs the two halves of a pair one after the other. With F = I = W for each stage it
+/// idles P−1 of these times, and keeps 2P+1 stages' activations. Two stages per rank and M ≥ 2P.
+/// Only the few backwards that others wait for are split; it needs stages that can do that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DualPipeV;
 
@@ -91,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grid() {
+    fn the_grid_is_the_documented_one() {
         let plan = DualPipeV.plan(Shape::new(2, 4).with_stages_per_rank(2)).expect("a plan");
         let grid = "\
 rank 0 | 0F0 0F1 0F2 3F0 3I0 3W0 3F1 0F3 3B1 3F2 0B0 3B2 3F3 0B1 3B3 0I2 0W2 0I3 0W3

@@ -14,10 +14,10 @@ use crate::words::shape::Shape;
 /// rank 1 |  .  1F0 1F1 1F2
 /// ```
 ///
-/// Nothing is kept. Each rank idles (P−1)F, the time in which a pipeline fills and drains. With several
-/// stages on a rank, stage `s` lives on rank `s % P`, as in the interleaved schedules, and each chunk takes up to
-/// P micro-batches in turn: with F for a whole rank and P dividing M, each rank idles (P−1)F/V. Any P, V
-/// and M.
+/// Nothing is kept. Each rank idles (P−1)F, the time in which a pipeline fills and drains. With
+/// several stages on a rank, stage `s` lives on rank `s % P`, as in the interleaved schedules. Each
+/// of them takes up to P micro-batches in turn. With F for a whole rank and P dividing M, each rank
+/// idles (P−1)F/V. Any P, V and M.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ForwardOnly;
 
@@ -80,7 +80,7 @@ mod tests {
     use crate::{GPipe, Interleaved1F1B};
 
     #[test]
-    fn grid() {
+    fn the_grid_is_the_documented_one() {
         let plan = ForwardOnly.plan(Shape::new(2, 3)).expect("a plan");
         let grid = "\
 rank 0 | 0F0 0F1 0F2  .

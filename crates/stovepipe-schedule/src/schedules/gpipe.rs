@@ -7,11 +7,11 @@ use crate::words::error::PlanError;
 use crate::words::ids::{MicroBatch, Stage};
 use crate::words::shape::Shape;
 
-/// In which order the backwards of a flush schedule run.
+/// The order in which the backwards of a flush schedule run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Drain {
-    /// Last micro-batch first, as in torchgpipe: its backward follows its forward at once, so that it
-    /// never needs recomputation.
+    /// Last micro-batch first, as in torchgpipe: its backward follows its forward at once, so that
+    /// it never needs recomputation.
     #[default]
     Reverse,
     /// First micro-batch first: gradients are added in the same order as in 1F1B.
@@ -26,8 +26,8 @@ pub enum Drain {
 /// rank 2 |  .   .  2F0 2F1 2F2 2B2 2B1 2B0  .   .
 /// ```
 ///
-/// With P ranks, M micro-batches and uniform costs each rank idles (P−1)(F+B) of (M+P−1)(F+B):
-/// the bubble, idle divided by total, is (P−1)/(M+P−1) (GPipe, section 2.3), negligible from M ≥ 4P.
+/// With P ranks, M micro-batches and uniform costs each rank idles (P−1)(F+B) of (M+P−1)(F+B): the
+/// bubble, idle divided by total, is (P−1)/(M+P−1) (GPipe, section 2.3), negligible from M ≥ 4P.
 /// Every rank keeps all M micro-batches. One stage per rank, any P and M.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GPipe {
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reverse_drain_grid() {
+    fn a_reverse_drain_has_the_documented_grid() {
         let plan = GPipe::default().plan(Shape::new(3, 3)).expect("a plan");
         let grid = "\
 rank 0 | 0F0 0F1 0F2  .   .   .   .  0B2 0B1 0B0
@@ -81,7 +81,7 @@ rank 2 |  .   .  2F0 2F1 2F2 2B2 2B1 2B0  .   .
     }
 
     #[test]
-    fn forward_drain_grid() {
+    fn a_forward_drain_lets_the_first_rank_follow_at_once() {
         let plan = GPipe::new(Drain::Forward).plan(Shape::new(2, 3)).expect("a plan");
         let grid = "\
 rank 0 | 0F0 0F1 0F2  .   .  0B0 0B1 0B2
@@ -95,7 +95,7 @@ rank 1 |  .  1F0 1F1 1F2 1B0 1B1 1B2  .
     fn refuses_shapes_it_cannot_do() {
         let error = GPipe::default()
             .plan(Shape::new(2, 3).with_stages_per_rank(2))
-            .expect_err("two stages_per_rank");
+            .expect_err("two stages per rank");
         assert!(error.to_string().contains("one stage per rank"), "{error}");
         assert!(GPipe::default().plan(Shape::new(0, 3)).is_err());
         assert!(GPipe::default().plan(Shape::new(3, 0)).is_err());

@@ -16,13 +16,13 @@ use crate::words::shape::Shape;
 /// rank 1 |  .  1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3  .
 /// ```
 ///
-/// Micro-batches come in rounds of about P, each of which passes one stage after the other: M/P rounds
-/// (at least one) whose sizes differ by at most one. So M needn't be a multiple of P.
+/// Micro-batches come in rounds of about P, each of which passes one stage after the other: M/P
+/// rounds (at least one) whose sizes differ by at most one. So M needn't be a multiple of P.
 ///
-/// With uniform costs, F and B for a whole rank, and P dividing M, each rank idles (P−1)(F+B)/V: the
-/// bubble is V times smaller than in 1F1B, for V times the messages. With V ≥ 2, rank 0 keeps VP+P−1
-/// stages' activations, each rank after it two fewer (never more than VM). Any P, V and M; with V = 1 it
-/// is 1F1B, whose rank r keeps P−r.
+/// With uniform costs, F and B for a whole rank, and P dividing M, each rank idles (P−1)(F+B)/V:
+/// the bubble is V times smaller than in 1F1B, for V times the messages. With V ≥ 2, rank 0 keeps
+/// VP+P−1 stages' activations, each rank after it two fewer (never more than VM). Any P, V and M;
+/// with V = 1 it is 1F1B, whose rank r keeps P−r.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Interleaved1F1B;
 
@@ -70,8 +70,8 @@ impl Schedule for Interleaved1F1B {
     }
 }
 
-/// As many rounds as the ranks can be filled in, of nearly equal size. The larger ones come first: the
-/// forwards that are ahead in the first round have to suffice for all.
+/// As many rounds as the ranks can be filled in, of nearly equal size. The larger ones come first:
+/// the forwards that are ahead in the first round have to suffice for all.
 fn rounds(ranks: usize, micro_batches: usize) -> Vec<Range<usize>> {
     let rounds = (micro_batches / ranks).max(1);
     let (size, larger) = (micro_batches / rounds, micro_batches % rounds);
@@ -79,7 +79,8 @@ fn rounds(ranks: usize, micro_batches: usize) -> Vec<Range<usize>> {
     (0..rounds).map(|round| start(round)..start(round + 1)).collect()
 }
 
-/// The pairs of the rank's stage and micro-batch that `each` makes of every round, round after round.
+/// The pairs of the rank's stage and micro-batch that `each` makes of every round, round after
+/// round.
 fn in_rounds<I: Iterator<Item = (usize, usize)>>(
     rounds: &[Range<usize>],
     each: impl Fn(Range<usize>) -> I,
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grid() {
+    fn the_grid_is_the_documented_one() {
         let plan = Interleaved1F1B.plan(Shape::new(2, 4).with_stages_per_rank(2)).expect("a plan");
         let grid = "\
 rank 0 | 0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1  .  2B2  .  2B3 0B2 0B3
@@ -102,7 +103,7 @@ rank 1 |  .  1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3  .
     }
 
     #[test]
-    fn one_round_of_three_micro_batches() {
+    fn three_micro_batches_make_one_round() {
         let plan = Interleaved1F1B.plan(Shape::new(2, 3).with_stages_per_rank(2)).expect("a plan");
         let grid = "\
 rank 0 | 0F0 0F1 0F2 2F0 2F1 2F2 2B0  .  2B1  .  2B2 0B0 0B1 0B2
@@ -119,7 +120,7 @@ rank 1 |  .  1F0 1F1 1F2 3F0 3B0 3F1 3B1 3F2 3B2 1B0 1B1 1B2  .
     }
 
     #[test]
-    fn one_chunk_is_1f1b() {
+    fn one_stage_per_rank_is_1f1b() {
         let shape = Shape::new(4, 6);
         assert_eq!(Interleaved1F1B.plan(shape), crate::OneFOneB.plan(shape));
     }

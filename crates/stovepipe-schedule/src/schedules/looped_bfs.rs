@@ -16,10 +16,10 @@ use crate::words::shape::Shape;
 /// rank 1 |  .  1F0 1F1 1F2 3F0 3F1 3F2 3B2 3B1 3B0 1B2 1B1 1B0  .
 /// ```
 ///
-/// With uniform costs, F and B for a whole rank, and M ≥ P, each rank idles (P−1)(F+B)/V (Breadth-First
-/// Pipeline Parallelism, section 4). Every rank keeps all MV stages' activations. Messages of a stage
-/// follow each other, and so do its gradients, which suits sharded data parallelism. Any P, V and M;
-/// with V = 1 it is GPipe.
+/// With uniform costs, F and B for a whole rank, and M ≥ P, each rank idles (P−1)(F+B)/V
+/// (Breadth-First Pipeline Parallelism, section 4). Every rank keeps all MV stages' activations.
+/// Messages of a stage follow each other, and so do its gradients, which suits sharded data
+/// parallelism. Any P, V and M; with V = 1 it is GPipe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LoopedBfs {
     /// The order of each stage's backwards.
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grid() {
+    fn the_grid_is_the_documented_one() {
         let plan =
             LoopedBfs::default().plan(Shape::new(2, 3).with_stages_per_rank(2)).expect("a plan");
         let grid = "\
@@ -84,7 +84,7 @@ rank 1 |  .  1F0 1F1 1F2 3F0 3F1 3F2 3B2 3B1 3B0 1B2 1B1 1B0  .
     }
 
     #[test]
-    fn one_chunk_is_gpipe() {
+    fn one_stage_per_rank_is_gpipe() {
         for drain in [Drain::Reverse, Drain::Forward] {
             let shape = Shape::new(4, 6);
             assert_eq!(LoopedBfs::new(drain).plan(shape), crate::GPipe::new(drain).plan(shape));

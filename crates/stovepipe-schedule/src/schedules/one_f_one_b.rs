@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grid() {
+    fn the_grid_is_the_documented_one() {
         let plan = OneFOneB.plan(Shape::new(3, 4)).expect("a plan");
         let grid = "\
 rank 0 | 0F0 0F1 0F2  .   .  0B0 0F3 0B1  .  0B2  .  0B3
@@ -61,7 +61,7 @@ rank 2 |  .   .  2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3  .   .
     }
 
     #[test]
-    fn fewer_micro_batches_than_ranks() {
+    fn takes_fewer_micro_batches_than_ranks() {
         // Eight ranks with one micro-batch hung a peer.
         for (ranks, micro_batches) in [(8, 1), (4, 3), (1, 1), (2, 2), (4, 4)] {
             assert!(

@@ -1,5 +1,5 @@
-//! Writing the row of a rank in a V-shaped schedule: micro-batches are counted here, so that a schedule
-//! only says what comes next.
+//! Writes the row of a rank in a V-shaped schedule. Micro-batches are counted here, so that a
+//! schedule only says what comes next.
 
 use std::collections::VecDeque;
 
@@ -62,7 +62,8 @@ impl Row {
         self.push(ComputeKind::BackwardInput, way, m);
     }
 
-    /// The oldest deferred weight gradient, of the given way if one is given; whether there was one.
+    /// The oldest deferred weight gradient, of the given way if one is given; whether there was
+    /// one.
     pub(super) fn weight(&mut self, way: Option<Way>) -> bool {
         let fits = |(other, _): &(Way, usize)| way.is_none_or(|way| *other == way);
         let oldest = self.deferred.iter().position(fits).and_then(|i| self.deferred.remove(i));

@@ -1,4 +1,5 @@
-//! The trait that every schedule implements. Its implementations stand beside it, or downstream.
+//! The trait that every schedule implements. Its implementations stand next to it, or in other
+//! crates.
 
 use std::sync::Arc;
 
@@ -8,11 +9,12 @@ use crate::words::shape::Shape;
 
 /// Orders the work of a pipeline.
 ///
-/// A schedule is a pure function from a [`Shape`] to a [`Plan`]: the same shape gives the same plan,
-/// and nothing else is looked at. It places stages on ranks and orders `F`, `B` (or `I` and `W`) on
-/// each of them; recomputation and communication are added later by [`Program::lower`](crate::Program::lower).
-/// Whatever it writes is checked by [`Plan::new`], so that a plan which loses, repeats or reorders
-/// work, or could deadlock, is refused before anything runs.
+/// A schedule is a pure function from a [`Shape`] to a [`Plan`]: the same shape gives the same
+/// plan, and nothing else is looked at. It places stages on ranks and orders `F`, `B` (or `I` and
+/// `W`) on each of them; recomputation and communication are added later by
+/// [`Program::lower`](crate::Program::lower). Whatever it writes is checked by [`Plan::new`], so
+/// that a plan which loses, repeats or reorders work, or could deadlock, is refused before anything
+/// runs.
 ///
 /// # Examples
 ///
@@ -57,7 +59,8 @@ pub trait Schedule: Send + Sync {
     /// or too many actions are refused by [`Shape::check`].
     fn plan(&self, shape: Shape) -> Result<Plan, PlanError>;
 
-    /// Stages per rank to plan for when nobody says how many: 1, or what a schedule of several needs.
+    /// Stages per rank to plan for when nobody says how many: 1, or what a schedule of several
+    /// needs.
     fn default_stages_per_rank(&self) -> usize {
         1
     }
@@ -105,7 +108,8 @@ impl<S: Schedule + ?Sized> Schedule for Arc<S> {
     }
 }
 
-/// A plan by hand or from a file as a schedule, for the one shape that it was made for.
+/// A plan written by hand or read from a file, as a schedule, for the one shape that it was made
+/// for.
 ///
 /// ```
 /// use stovepipe_schedule::{Plan, Schedule, Shape};

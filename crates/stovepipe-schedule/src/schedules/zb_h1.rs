@@ -7,8 +7,8 @@ use crate::words::error::PlanError;
 use crate::words::ids::{MicroBatch, Stage};
 use crate::words::shape::Shape;
 
-/// 1F1B with the backward split: `I` at once, because the rank before waits for it, and `W` later, the
-/// later the higher the rank, so that all ranks keep as much as 1F1B's first.
+/// 1F1B with the backward split. `I` runs at once, because the rank before waits for it. `W` runs
+/// later, the later the higher the rank, so that all ranks keep as much as 1F1B's first.
 ///
 /// ```text
 /// rank 0 | 0F0 0F1 0F2  .   .  0I0 0W0 0F3 0I1 0W1 0I2 0W2 0I3 0W3
@@ -16,9 +16,9 @@ use crate::words::shape::Shape;
 /// rank 2 |  .   .  2F0 2I0 2F1 2I1 2F2 2I2 2W0 2F3 2I3 2W1 2W2 2W3
 /// ```
 ///
-/// With uniform costs, M ≥ P and W no longer than F and I, each rank idles (P−1)(F+I−W) (Zero Bubble Pipeline
-/// Parallelism, section 2.3), and keeps P micro-batches. One stage per rank, any P and M. It
-/// needs stages that can split their backward.
+/// With uniform costs, M ≥ P and W no longer than F and I, each rank idles (P−1)(F+I−W) (Zero
+/// Bubble Pipeline Parallelism, section 2.3), and keeps P micro-batches. One stage per rank, any P
+/// and M. It needs stages that can split their backward.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ZbH1;
 
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grid() {
+    fn the_grid_is_the_documented_one() {
         let plan = ZbH1.plan(Shape::new(3, 4)).expect("a plan");
         let grid = "\
 rank 0 | 0F0 0F1 0F2  .   .  0I0 0W0 0F3 0I1 0W1 0I2 0W2 0I3 0W3
@@ -72,7 +72,7 @@ rank 2 |  .   .  2F0 2I0 2F1 2I1 2F2 2I2 2W0 2F3 2I3 2W1 2W2 2W3
     #[test]
     fn refuses_several_stages_per_rank() {
         let error =
-            ZbH1.plan(Shape::new(3, 4).with_stages_per_rank(2)).expect_err("two stages_per_rank");
+            ZbH1.plan(Shape::new(3, 4).with_stages_per_rank(2)).expect_err("two stages per rank");
         assert!(error.to_string().contains("one stage per rank"), "{error}");
     }
 }

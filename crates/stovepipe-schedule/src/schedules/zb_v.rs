@@ -1,4 +1,5 @@
-//! ZB-V: two stages on each rank in the shape of a V, with split backwards (arXiv 2401.10241, section 6).
+//! ZB-V: two stages on each rank in the shape of a V, with split backwards (arXiv 2401.10241,
+//! section 6).
 
 use crate::plan::Plan;
 use crate::schedules::row::Row;
@@ -7,22 +8,25 @@ use crate::schedules::schedule::Schedule;
 use crate::words::error::PlanError;
 use crate::words::shape::Shape;
 
-/// Rank r holds stage r on the way down and stage 2P−1−r on the way up, so that the last rank turns a
-/// micro-batch around at once; weight gradients fill what is left of the bubble.
+/// Rank r holds stage r on the way down and stage 2P−1−r on the way up, so that the last rank turns
+/// a micro-batch around at once. Weight gradients fill what is left of the bubble.
 ///
 /// ```text
 /// rank 0 | 0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2  .
 /// rank 1 |  .  1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1I1 2I2 1I2 1W1 2W2 1W2
 /// ```
 ///
-/// In the order of a rank: forwards down until the first comes back up; forwards on both ways in turn;
-/// forwards up with their backwards; then, over and over, one micro-batch down, one backward of each
-/// way, one micro-batch up; at the end the input gradients that others wait for, then the weight
-/// gradients. (Zero Bubble Pipeline Parallelism, section 6.)
+/// In the order of a rank (Zero Bubble Pipeline Parallelism, section 6):
 ///
-/// With F = I = W for each stage and M ≥ 2P−1, each rank idles P−1 of these times and keeps 2P chunks'
-/// activations, as much as 1F1B on its first rank. Two stages per rank, any P and M up to a few thousand ranks. It needs stages
-/// that can split their backward.
+/// 1. forwards down until the first comes back up;
+/// 2. forwards on both ways in turn;
+/// 3. forwards up with their backwards;
+/// 4. over and over, one micro-batch down, one backward of each way, one micro-batch up;
+/// 5. the input gradients that others wait for, then the weight gradients.
+///
+/// With F = I = W for each stage and M ≥ 2P−1, each rank idles P−1 of these times and keeps 2P
+/// stages' activations, as much as 1F1B on its first rank. Two stages per rank, any P and M up to a
+/// few thousand ranks. It needs stages that can split their backward.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ZbV;
 
@@ -93,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grid() {
+    fn the_grid_is_the_documented_one() {
         let plan = ZbV.plan(Shape::new(2, 3).with_stages_per_rank(2)).expect("a plan");
         let grid = "\
 rank 0 | 0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2  .
@@ -103,7 +107,7 @@ rank 1 |  .  1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1I1 2I2 1I2 1W1 2W2
     }
 
     #[test]
-    fn fewer_micro_batches_than_fill_the_v() {
+    fn takes_fewer_micro_batches_than_fill_the_v() {
         let plan = ZbV.plan(Shape::new(2, 2).with_stages_per_rank(2)).expect("a plan");
         let grid = "\
 rank 0 | 0F0 0F1  .  3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0  .  0I1 0W1

@@ -1,4 +1,4 @@
-//! What actions and messages cost, as plain numbers. Measuring them is somebody else's business.
+//! The costs of actions and messages, as plain numbers. How they are measured isn't known here.
 
 use std::collections::HashMap;
 
@@ -34,7 +34,7 @@ impl StageCost {
         Self { forward, backward, weight_grad: backward / 2.0, recompute: forward, update: 0.0 }
     }
 
-    fn of(&self, kind: ComputeKind) -> f64 {
+    fn time(&self, kind: ComputeKind) -> f64 {
         match kind {
             ComputeKind::Forward => self.forward,
             ComputeKind::Recompute => self.recompute,
@@ -75,14 +75,14 @@ impl Link {
     }
 }
 
-/// What every action of a program costs.
+/// The cost of every action of a program.
 ///
-/// Unless [communication blocks](Self::with_blocking_sends), messages cost their ranks nothing: they
-/// occupy the link and arrive later, while the ranks compute on.
+/// Unless [communication blocks](Self::with_blocking_sends), messages cost their ranks nothing:
+/// they occupy the link and arrive later, while the ranks compute on.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CostModel {
     stages: Vec<StageCost>,
-    /// Where single micro-batches of a stage cost otherwise.
+    /// The single micro-batches of a stage that have a cost of their own.
     special: HashMap<(Stage, MicroBatch), StageCost>,
     overhead: f64,
     link: Link,
@@ -115,7 +115,7 @@ impl CostModel {
     /// Kinds that didn't run cost nothing; the update of a rank counts for its lowest stage.
     #[must_use]
     pub fn measured(timelines: &[Timeline], program: &Program) -> Self {
-        let of = |stage: Stage, kind: ComputeKind| {
+        let time = |stage: Stage, kind: ComputeKind| {
             median(timelines.iter().flat_map(|t| t.durations(stage, kind)).collect())
         };
         let update = |stage: Stage| {
@@ -127,17 +127,17 @@ impl CostModel {
             median(updates.map(|update| update.end - update.start).collect())
         };
         let stages = Stage::first(program.plan().stages()).map(|stage| StageCost {
-            forward: of(stage, ComputeKind::Forward),
-            backward: of(stage, ComputeKind::Backward),
-            weight_grad: of(stage, ComputeKind::BackwardWeight),
-            recompute: of(stage, ComputeKind::Recompute),
+            forward: time(stage, ComputeKind::Forward),
+            backward: time(stage, ComputeKind::Backward),
+            weight_grad: time(stage, ComputeKind::BackwardWeight),
+            recompute: time(stage, ComputeKind::Recompute),
             update: update(stage),
         });
         Self::new(stages.collect::<Vec<_>>())
     }
 
-    /// Lets one micro-batch of a stage cost otherwise than its others, such as a shorter last one. The
-    /// update isn't any micro-batch's: that of `cost` is not looked at.
+    /// Gives one micro-batch of a stage another cost than its others, such as a shorter last one.
+    /// The update belongs to no micro-batch: that of `cost` is not looked at.
     #[must_use]
     pub fn with_micro_batch(
         mut self,
@@ -161,8 +161,8 @@ impl CostModel {
         Self { link, ..self }
     }
 
-    /// Sets the link of the messages along one edge, in both directions: another bandwidth, or another
-    /// size of the boundary.
+    /// Sets the link of the messages along one edge, in both directions: another bandwidth, or
+    /// another size of the boundary.
     #[must_use]
     pub fn with_edge_link(mut self, edge: Edge, link: Link) -> Self {
         self.links.insert(edge, link);
@@ -211,7 +211,7 @@ impl CostModel {
         } else {
             self.special.get(&(action.stage, action.micro_batch)).unwrap_or(usual)
         };
-        cost.of(action.kind) + self.overhead
+        cost.time(action.kind) + self.overhead
     }
 
     /// Checks that there is a usable cost for each of `stages` stages.
@@ -229,9 +229,9 @@ impl CostModel {
         usable(&|name| (*name).to_owned(), &[("the overhead per action", self.overhead)])?;
         let link = |link: &Link| [("latency", link.latency), ("transfer time", link.transfer)];
         usable(&|name| format!("the link's {name}"), &link(&self.link))?;
-        for (edge, of_edge) in &self.links {
+        for (edge, own) in &self.links {
             let what = |name: &str| format!("the {name} from stage {} to {}", edge.from, edge.to);
-            usable(&what, &link(of_edge))?;
+            usable(&what, &link(own))?;
         }
         for (stage, cost) in self.stages.iter().enumerate() {
             usable(&|name| format!("the {name} of stage {stage}"), &cost.named())?;
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn medians() {
+    fn a_median_is_the_middle_value() {
         assert_eq!(median(vec![]), 0.0);
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);

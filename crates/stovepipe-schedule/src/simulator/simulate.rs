@@ -1,4 +1,4 @@
-//! The simulator: when does each action of a program start and end?
+//! The simulator: finds out when each action of a program starts and ends.
 
 use std::collections::HashMap;
 
@@ -12,11 +12,12 @@ use crate::words::ids::Stage;
 use crate::words::message::{Direction, Message};
 use crate::words::mode::Mode;
 
-/// Plays a program against costs: an action starts when its rank is free and its inputs have arrived.
+/// Plays a program against costs: an action starts when its rank is free and its inputs have
+/// arrived.
 ///
-/// A message occupies the link between its two ranks for the transfer time, one message after the other
-/// in each direction, and arrives after the latency. The update starts when every rank has ended its
-/// program. Time and memory grow linearly with the number of actions.
+/// A message occupies the link between its two ranks for the transfer time, one message after the
+/// other in each direction, and arrives after the latency. The update starts when every rank has
+/// ended its program. Time and memory grow linearly with the number of actions.
 ///
 /// # Errors
 ///
@@ -84,7 +85,7 @@ impl<'a> Arrivals<'a> {
         Self { program, times: vec![f64::NAN; messages] }
     }
 
-    /// The place of a message; a program holds none without an edge.
+    /// The index of a message's time. A program holds no message without an edge.
     fn index(&self, message: Message) -> Option<usize> {
         let edge = self.program.edges().index(message.edge())?;
         let way = usize::from(message.direction == Direction::Backward);

@@ -1,4 +1,4 @@
-//! Timelines: programs with times, predicted or measured, and what is read off them.
+//! Timelines: programs with times, predicted or measured, and the figures that follow from them.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::words::ids::{Rank, Stage};
 /// One action with its start and end.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Span {
-    /// What ran. A receive's span is the time the rank waited for the message.
+    /// The action. A receive's span is the time the rank waited for the message.
     pub action: Action,
     /// When it started, counted from the start of the step.
     pub start: f64,
@@ -28,7 +28,8 @@ impl Span {
     }
 }
 
-/// What each rank did when. The simulator's unit is that of its costs; the executor measures seconds.
+/// When each rank did what. The simulator's unit is that of its costs; the executor measures
+/// seconds.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(from = "Record", into = "Record")]
 pub struct Timeline {
@@ -37,7 +38,7 @@ pub struct Timeline {
     makespan: f64,
 }
 
-/// What a timeline is serialized as.
+/// The serialized form of a timeline.
 #[derive(Serialize, Deserialize)]
 struct Record {
     ranks: Vec<Vec<Span>>,
@@ -131,12 +132,12 @@ impl Timeline {
         self.bubble().map(|bubble| 1.0 - bubble)
     }
 
-    /// A chain of actions without a gap that the end of the flush waits for, first to last: each action
-    /// begins when the one before it ends, on the same rank, or with a message that a receive waited
-    /// for. Shortening anything else doesn't shorten the step.
+    /// A chain of actions without a gap, first to last, that the end of the flush waits for. Each
+    /// action begins when the one before it ends: on the same rank, or with a message that a
+    /// receive waited for. Shortening anything else doesn't shorten the step.
     ///
-    /// Holds compute actions, and messages where they took time. The update, which follows the flush on
-    /// every rank, is not part of it.
+    /// Holds compute actions, and messages where they took time. The update, which follows the
+    /// flush on every rank, is not part of it.
     #[must_use]
     pub fn critical_path(&self) -> Vec<(Rank, Span)> {
         let mut rank_of = HashMap::new();

@@ -40,11 +40,11 @@ impl ComputeKind {
 /// One compute action: a kind, on a stage, for a micro-batch. Plans consist of these.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Compute {
-    /// What is computed.
+    /// The kind of work.
     pub kind: ComputeKind,
-    /// On which stage.
+    /// The stage that does it.
     pub stage: Stage,
-    /// For which micro-batch.
+    /// The micro-batch that it is done for.
     pub micro_batch: MicroBatch,
 }
 

@@ -1,12 +1,12 @@
-//! Why a plan, program or cost model is refused. Every message says what to do, and a fault inside a
-//! plan is shown in its grid.
+//! The errors with which a plan, program or cost model is refused. Every message says what to do,
+//! and a fault inside a plan is shown in its grid.
 
 use crate::words::action::Action;
 use crate::words::ids::{Rank, Stage};
 use crate::words::shape::{MAX_ACTIONS, Shape};
 use crate::words::text::ParseActionError;
 
-/// What is wrong with one cell of a plan.
+/// A fault of one cell of a plan.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
@@ -40,7 +40,7 @@ pub enum Fault {
     /// No rank can go on.
     #[error("no rank can go on: {waits}; reorder the marked action")]
     Deadlock {
-        /// What each stuck rank waits for.
+        /// Says for some of the stuck ranks what they wait for.
         waits: String,
     },
 }
@@ -90,7 +90,7 @@ pub enum PlanError {
     /// One cell is wrong; the grid shows it in brackets.
     #[error("{fault}\n(rank {rank}, cell {position})\n{grid}")]
     Cell {
-        /// What is wrong.
+        /// The fault.
         fault: Fault,
         /// In which row.
         rank: Rank,
@@ -102,7 +102,7 @@ pub enum PlanError {
     /// A plan file that isn't one.
     #[error("this is no plan: {problem}")]
     File {
-        /// What is wrong with it.
+        /// Says what is wrong with it.
         problem: String,
     },
     /// Something in a plan file is no action.
@@ -112,7 +112,7 @@ pub enum PlanError {
         rank: usize,
         /// In which cell of the row, counted from zero.
         position: usize,
-        /// What is wrong with the text.
+        /// Says what is wrong with the text.
         problem: ParseActionError,
     },
     /// An edge that isn't a skip.
@@ -132,7 +132,7 @@ pub enum PlanError {
         "the {what} is made for {found} {unit}, the plan has {expected}: make both from the same plan"
     )]
     Mismatch {
-        /// What doesn't fit the plan.
+        /// Names what doesn't fit the plan.
         what: &'static str,
         /// Stages or micro-batches.
         unit: &'static str,

@@ -40,7 +40,8 @@ impl Shape {
             .ok_or(PlanError::TooLarge { shape: *self })
     }
 
-    /// Refuses another number of stages per rank than `stages_per_rank`, for schedules that know only one.
+    /// Refuses another number of stages per rank than `stages_per_rank`, for schedules that know
+    /// only one.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The numbers a schedule is planned for.
+//! The numbers that a schedule plans for.
 
 use std::fmt;
 

@@ -82,7 +82,8 @@ fn parse(mut text: &str) -> Result<Action, &'static str> {
             _ => return Err("a message carries F (activation) or B (gradient)"),
         };
         let sign = if sends { '>' } else { '<' };
-        // Forward messages go up the stages, backward ones down; the peer of a receive is behind.
+        // Forward messages go up the stages, backward ones down; the peer of a receive is the one
+        // it came from.
         let peer_above = sends == (direction == Direction::Forward);
         let peer = match rest.strip_prefix(sign) {
             Some(after) => {

@@ -1,5 +1,5 @@
-//! Plans with one random change: refused, or still right by the judgement of a checker that shares no
-//! code with the library.
+//! Plans with one random change: refused, or still right by the judgement of a checker that shares
+//! no code with the library.
 
 use std::collections::HashMap;
 

@@ -20,7 +20,7 @@ fn close(found: f64, expected: f64) -> bool {
 }
 
 #[test]
-fn balanced_flush() {
+fn a_balanced_flush_takes_the_known_time() {
     // K = 4, forward = backward = 1: total 2(m + 3), utilization m / (m + 3).
     for (m, percent) in [(1, 25.0), (4, 57.1), (16, 84.2)] {
         for schedule in [&GPipe::default() as &dyn Schedule, &GPipe::new(Drain::Forward), &OneFOneB]
@@ -35,7 +35,7 @@ fn balanced_flush() {
 }
 
 #[test]
-fn unbalanced_flush() {
+fn the_slowest_stage_sets_the_pace_of_a_flush() {
     let times = [1.0, 1.0, 2.0, 1.0];
     let costs = CostModel::new(times.map(|t| StageCost::new(t, t)));
     for m in [1, 2, 5, 16] {
@@ -53,7 +53,7 @@ fn unbalanced_flush() {
 }
 
 #[test]
-fn fixed_work_with_overhead() {
+fn fixed_work_with_overhead_has_a_best_number_of_micro_batches() {
     // 32 units per stage and direction: 2(m + 3)(32/m + h).
     let total = |m: usize, h: f64| {
         let each = 32.0 / m as f64;
@@ -74,7 +74,7 @@ fn fixed_work_with_overhead() {
 }
 
 #[test]
-fn bubble_table() {
+fn bubbles_are_those_of_the_table() {
     // Idle divided by total: (K - 1) / (M + K - 1).
     for (m, percent) in [(1, 75), (4, 43), (8, 27), (16, 16)] {
         let bubble = run(&GPipe::default(), 4, m, &CostModel::uniform(4, 1.0, 1.0)).bubble();
@@ -85,7 +85,7 @@ fn bubble_table() {
 }
 
 #[test]
-fn gpipe_and_1f1b_at_four_ranks() {
+fn gpipe_and_1f1b_differ_in_their_peaks_only() {
     // F = 1, B = 2, M = 8: makespan 33, 9 idle on each rank; the peaks differ.
     for (schedule, peaks) in
         [(&GPipe::default() as &dyn Schedule, [8, 8, 8, 8]), (&OneFOneB, [4, 3, 2, 1])]

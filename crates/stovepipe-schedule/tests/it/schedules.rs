@@ -1,5 +1,5 @@
-//! Every schedule over many shapes: what it takes and refuses, and the makespans, idle times and peaks
-//! that its documentation states.
+//! Every schedule over many shapes: what it takes and refuses, and the makespans, idle times and
+//! peaks that its documentation states.
 
 use proptest::prelude::*;
 use stovepipe_schedule::{
@@ -101,7 +101,8 @@ proptest! {
                 (plan.ranks(), plan.stages(), plan.micro_batches()), (ranks, shape.stages(), m)
             );
             let program = lower(&plan);
-            // One message on its way at a time is enough, but where two ranks exchange several stages' values.
+            // One message on its way at a time is enough, except where two ranks exchange several
+            // stages' values.
             if stages_per_rank == 1 {
                 prop_assert!(program.check_in_flight(1).is_ok(), "{name}");
             }

@@ -25,7 +25,7 @@ fn refused<T: std::fmt::Debug>(result: Result<T, PlanError>, cell: &str) -> (Fau
 }
 
 #[test]
-fn accepts_what_is_right() {
+fn plans_that_can_run_are_accepted() {
     for rows in [
         &["0F0 0B0"][..],
         &["0F0 0F1 0B1 0B0", "1F0 1F1 1B1 1B0"],
@@ -48,7 +48,7 @@ fn counts_actions_as_a_multiset() {
 }
 
 #[test]
-fn missing_actions() {
+fn missing_actions_are_named() {
     for (rows, cell) in [
         (&["0F0 0F1 0B0", "1F0 1F1 1B0 1B1"][..], "0B1?"),
         (&["0F0 0B0 0B1", "1F0 1F1 1B0 1B1"], "0F1?"),
@@ -66,7 +66,7 @@ fn missing_actions() {
 }
 
 #[test]
-fn doubled_and_misplaced_actions() {
+fn doubled_and_misplaced_actions_are_refused() {
     let (fault, _) = refused(plan(&["0F0 0B0 0F0"]), "0F0");
     assert!(matches!(fault, Fault::Doubled(_)), "{fault}");
     let (fault, _) = refused(plan(&["0F0 0R0 0R0 0B0"]), "0R0");
@@ -86,8 +86,9 @@ fn doubled_and_misplaced_actions() {
 }
 
 #[test]
-fn a_cycle() {
-    // Rank 0 wants the gradient of micro-batch 0 before it sends micro-batch 1; rank 1 the other way.
+fn a_cycle_is_refused() {
+    // Rank 0 wants the gradient of micro-batch 0 before it sends micro-batch 1; rank 1 the other
+    // way.
     let rows = &["0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1"];
     let (fault, message) = refused(plan(rows), "0B0");
     assert!(matches!(fault, Fault::Deadlock { .. }), "{fault}");
@@ -98,7 +99,7 @@ fn a_cycle() {
 }
 
 #[test]
-fn a_deadlock_through_communication() {
+fn a_deadlock_through_communication_is_refused() {
     // Both neighbours send first over a rendezvous channel.
     let rows = &[
         "0F0 0SEND_F0 0F1 0SEND_F1 2RECV_F0 2F0 2RECV_F1 2F1",
@@ -147,7 +148,7 @@ fn large_grids_are_cut_around_the_bad_cell() {
 }
 
 #[test]
-fn empty_plans_and_idle_ranks() {
+fn empty_plans_and_idle_ranks_are_refused() {
     assert!(matches!(plan(&[]), Err(PlanError::EmptyShape { .. })));
     assert!(matches!(plan(&["0F0 0B0", ""]), Err(PlanError::IdleRank { .. })));
     assert!(matches!(plan(&["0F0 nonsense"]), Err(PlanError::Parse { rank: 0, position: 1, .. })));

@@ -3,11 +3,12 @@
 
 use futures::future::try_join;
 
-use super::posted::{
+use crate::conformance::endpoint::{Endpoint, Verdict};
+use crate::conformance::messages::ring;
+use crate::conformance::posted::{
     Outcome, Posted, arrived, barrier, close, payload, receive, refused, ring_of, tag,
 };
-use super::{Endpoint, Verdict};
-use crate::TransportError;
+use crate::error::TransportError;
 
 fn aborted<T>(what: &str, outcome: Outcome<T>, step: u64, by: usize, reason: &str) -> Verdict {
     let expected = TransportError::Aborted { step, by, reason: reason.to_string() };
@@ -109,7 +110,7 @@ pub async fn abort_reaches_the_unbegun(endpoint: &Endpoint, step: u64) -> Verdic
     Ok(())
 }
 
-/// What belongs to the next step works on, whether posted before the abort or after.
+/// Operations of the next step work on, whether posted before the abort or after.
 ///
 /// # Errors
 ///
@@ -147,7 +148,7 @@ pub async fn abort_spares_the_next_step(endpoint: &Endpoint, step: u64) -> Verdi
         try_join(sends.all("a send"), receives).await?;
     }
     close(endpoint, step + 1).await?;
-    super::ring(endpoint, step + 2).await
+    ring(endpoint, step + 2).await
 }
 
 /// Once all ranks know of an abort, further ones change neither its rank nor its reason.

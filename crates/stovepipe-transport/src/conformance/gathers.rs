@@ -2,8 +2,8 @@
 
 use futures::future::try_join;
 
-use super::posted::{Posted, arrived, barrier, close, payload, ring_of, same, tag};
-use super::{Endpoint, Verdict};
+use crate::conformance::endpoint::{Endpoint, Verdict};
+use crate::conformance::posted::{Posted, arrived, barrier, close, payload, ring_of, same, tag};
 
 fn contribution(rank: usize, round: u32) -> Vec<u8> {
     let lengths = [0, 1, 300];

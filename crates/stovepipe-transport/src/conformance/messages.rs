@@ -3,9 +3,12 @@
 
 use futures::future::{BoxFuture, poll_immediate, try_join, try_join_all};
 
-use super::posted::{Posted, arrived, barrier, close, payload, receive, refused, ring_of, tag};
-use super::{Endpoint, Verdict};
-use crate::{Direction, Tag, TransportError};
+use crate::conformance::endpoint::{Endpoint, Verdict};
+use crate::conformance::posted::{
+    Posted, arrived, barrier, close, payload, receive, refused, ring_of, tag,
+};
+use crate::error::TransportError;
+use crate::tag::{Direction, Tag};
 
 fn send<'a>(
     endpoint: &'a Endpoint,
@@ -144,7 +147,7 @@ pub async fn dropped_receives_lose_nothing(endpoint: &Endpoint, step: u64) -> Ve
         let sends = outgoing(2).await;
         barrier(endpoint, step, 3).await?;
         let again = async {
-            // Bound apart, so that the first receive is gone before the second is made.
+            // Bound to a name, so that the first receive is gone before the second is made.
             let at_once = poll_immediate(endpoint.recv(previous, incoming(2))).await;
             match at_once {
                 Some(outcome) => arrived(outcome, incoming(2)),

@@ -1,4 +1,4 @@
-//! What the checks have in common: operations held in flight, ways to ask for an outcome,
+//! Helpers that the checks share: operations held in flight, ways to ask for an outcome,
 //! and the barrier at a step's end. No rule of the contract is checked here.
 
 use std::fmt::Debug;
@@ -8,8 +8,9 @@ use futures::StreamExt;
 use futures::future::{BoxFuture, poll_immediate};
 use futures::stream::FuturesUnordered;
 
-use super::{Endpoint, Verdict};
-use crate::{Direction, Tag, TransportError};
+use crate::conformance::endpoint::{Endpoint, Verdict};
+use crate::error::TransportError;
+use crate::tag::{Direction, Tag};
 
 pub(super) type Outcome<T> = Result<T, TransportError>;
 

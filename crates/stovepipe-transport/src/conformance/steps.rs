@@ -1,11 +1,12 @@
 //! Checks of what one step leaves to the next. That its memory is freed can't be seen
-//! through the trait; an implementor tests it apart.
+//! through the trait; an implementor tests it separately.
 
 use futures::future::try_join;
 
-use super::posted::{Posted, barrier, close, payload, receive, refused, ring_of, tag};
-use super::{Endpoint, Verdict};
-use crate::TransportError;
+use crate::conformance::endpoint::{Endpoint, Verdict};
+use crate::conformance::messages::ring;
+use crate::conformance::posted::{Posted, barrier, close, payload, receive, refused, ring_of, tag};
+use crate::error::TransportError;
 
 /// Two steps use tags that differ in nothing else. Their messages don't mix, and the end
 /// of the first takes nothing from the second.
@@ -64,5 +65,5 @@ pub async fn ended_steps_stay_ended(endpoint: &Endpoint, step: u64) -> Verdict {
     let outcome = endpoint.all_gather(step, 7, Vec::new()).await;
     refused("an all_gather after the step's end", outcome, ended, "Ended")?;
     endpoint.abort(step, "too late to matter");
-    super::ring(endpoint, step + 1).await
+    ring(endpoint, step + 1).await
 }

@@ -223,7 +223,7 @@ impl Transport<Vec<u8>> for Broken {
     }
 }
 
-/// What the suite says of a transport with `fault`.
+/// The verdict of the suite on a transport with `fault`.
 fn verdict(fault: Fault, limit: Duration) -> String {
     conformance::run_all_within(limit, |ranks| Broken::group(ranks, fault))
         .expect_err(&format!("the suite doesn't notice {fault:?}"))

@@ -1,4 +1,4 @@
-//! What the channels within one process promise beyond the conformance suite: peers that
+//! The promises of channels within one process beyond the conformance suite: peers that
 //! go away, misuse, and what is freed when.
 
 use std::sync::{Arc, Weak};
