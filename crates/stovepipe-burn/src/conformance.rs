@@ -28,6 +28,7 @@ use std::time::Duration;
 use crate::{Backend, BackendError};
 
 mod devices;
+mod memory;
 mod model;
 mod reference;
 #[cfg(test)]
@@ -115,7 +116,7 @@ pub fn checks() -> Vec<Check> {
         training::shares_devices,
         training::trains_beside_flex,
         training::survives_failures,
-        training::frees_memory,
+        memory::frees_memory,
     ]
 }
 
