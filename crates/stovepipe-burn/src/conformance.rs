@@ -29,6 +29,7 @@ use crate::backend::Backend;
 use crate::backend::error::BackendError;
 
 mod devices;
+mod memory;
 mod model;
 mod reference;
 #[cfg(test)]
@@ -116,7 +117,7 @@ pub fn checks() -> Vec<Check> {
         training::shares_devices,
         training::trains_beside_flex,
         training::survives_failures,
-        training::frees_memory,
+        memory::frees_memory,
     ]
 }
 

@@ -106,7 +106,17 @@ impl RankThread for Pool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    fn threads_of_rank_7() -> usize {
+        std::fs::read_dir("/proc/self/task").map_or(0, |tasks| {
+            let names =
+                tasks.flatten().filter_map(|t| std::fs::read_to_string(t.path().join("comm")).ok());
+            names.filter(|name| name.starts_with("stovepipe-7.")).count()
+        })
+    }
 
     #[test]
     fn a_rank_computes_on_its_own_threads_which_end_with_it() {
@@ -120,13 +130,12 @@ mod tests {
             let (count, name) = seen.recv().expect("the worker ran");
             assert_eq!(count, threads);
             assert!(name.is_some_and(|name| name.starts_with("stovepipe-7.")));
-            let left = std::fs::read_dir("/proc/self/task").map_or(0, |tasks| {
-                let names = tasks
-                    .flatten()
-                    .filter_map(|t| std::fs::read_to_string(t.path().join("comm")).ok());
-                names.filter(|name| name.starts_with("stovepipe-7.")).count()
+            // The system lists a thread for a moment longer than it takes to join it.
+            let mut left = (0..1000).map(|_| {
+                std::thread::sleep(Duration::from_millis(1));
+                threads_of_rank_7()
             });
-            assert_eq!(left, 0);
+            assert!(left.any(|left| left == 0), "its threads are left over");
         }
     }
 }

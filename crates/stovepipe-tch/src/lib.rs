@@ -137,6 +137,9 @@ struct Threads(i32);
 
 impl RankThread for Threads {
     fn run(self: Box<Self>, worker: Box<dyn FnOnce() + Send>) {
+        // A thread's first look at its number (or its first operation) takes over what any thread
+        // set last, even if the thread has set its own by then.
+        tch::get_num_threads();
         tch::set_num_threads(self.0);
         worker();
     }

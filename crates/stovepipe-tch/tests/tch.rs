@@ -1,5 +1,7 @@
 //! The conformance suite of backends, on LibTorch.
 
+use std::sync::{Arc, Barrier, mpsc};
+
 use stovepipe_burn::Backend;
 use stovepipe_burn::conformance::{self, Outcome};
 use stovepipe_tch::Tch;
@@ -37,15 +39,26 @@ fn a_device_that_is_not_there_is_an_error() {
     assert!(error.contains("CUDA device 99") && error.contains("install"), "{error}");
 }
 
+/// LibTorch remembers the number that any thread set last, and a thread that looks at its own for the
+/// first time takes over that one.
 #[test]
 fn each_rank_has_its_own_number_of_threads() {
-    let count = |threads| {
-        let thread = Tch::new().threads(threads).rank_thread(0).expect("a thread");
-        let (sender, seen) = std::sync::mpsc::channel();
-        let run =
-            || thread.run(Box::new(move || sender.send(tch::get_num_threads()).expect("sent")));
-        std::thread::scope(|scope| scope.spawn(run).join().expect("no panic"));
-        seen.recv().expect("the worker ran")
-    };
-    assert_eq!([count(3), count(1), count(0)], [3, 1, 1]);
+    let given = [3, 1, 0, 2];
+    // No rank looks before all have set theirs.
+    let all_are_set = Arc::new(Barrier::new(given.len()));
+    let seen = std::thread::scope(|scope| {
+        let ranks = given.map(|threads| {
+            let rank = Tch::new().threads(threads).rank_thread(0).expect("a thread");
+            let (sender, seen) = mpsc::channel();
+            let all_are_set = Arc::clone(&all_are_set);
+            let look = move || {
+                all_are_set.wait();
+                sender.send(tch::get_num_threads()).expect("somebody listens");
+            };
+            scope.spawn(|| rank.run(Box::new(look)));
+            seen
+        });
+        ranks.map(|seen| seen.recv().expect("the rank looked"))
+    });
+    assert_eq!(seen, [3, 1, 1, 2]);
 }

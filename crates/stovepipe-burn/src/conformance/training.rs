@@ -1,12 +1,11 @@
-//! Checks of training: that it is what Flex computes, repeats itself, frees what it used and outlives a
-//! failure.
+//! Checks of training: that it is what Flex computes, repeats itself and outlives a failure.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use stovepipe_checkpoint::{Always, Never};
 
-use super::model::{LAYERS, Toy, Trained, Values, batch, parameters, pipeline, said, train};
+use super::model::{LAYERS, Trained, Values, batch, parameters, pipeline, said, train};
 use super::reference::Reference;
 use super::{Outcome, Verdict};
 use crate::backend::Backend;
@@ -90,48 +89,6 @@ pub(super) fn survives_failures(backend: &Arc<dyn Backend>) -> Verdict {
     }
     fails.store(false, Ordering::SeqCst);
     compare(&train(toy)?, &by_flex()?, backend)
-}
-
-/// What a step allocates is freed after it, whether it succeeds or not. The first steps may allocate what
-/// stays.
-pub(super) fn frees_memory(backend: &Arc<dyn Backend>) -> Verdict {
-    let fails = Arc::new(AtomicBool::new(false));
-    let fuse = Arc::clone(&fails);
-    let probe = move || assert!(!fuse.load(Ordering::SeqCst), "this panic is part of the check");
-    let mut toy = pipeline(backend, 2, Always, probe)?;
-    let devices = backend.devices().map_err(said("devices()"))?;
-    let mut used = |step: &mut dyn FnMut(&mut Toy) -> Result<(), String>| {
-        step(&mut toy)?;
-        toy.synchronize().map_err(said("synchronizing"))?;
-        Ok::<_, String>(devices.iter().map(|device| backend.memory(device)).sum::<Option<u64>>())
-    };
-    let mut run = |toy: &mut Toy| {
-        let (x, y) = batch(0);
-        toy.step(x, y).map(drop).map_err(said("a step"))
-    };
-    used(&mut run)?;
-    let Some(before) = used(&mut run)? else {
-        return Ok(Outcome::Inapplicable("the device doesn't report its memory"));
-    };
-    for _ in 0..2 {
-        used(&mut run)?;
-    }
-    let after = used(&mut run)?.unwrap_or(u64::MAX);
-    if after > before {
-        return Err(format!("three more steps raised the memory in use from {before} to {after}"));
-    }
-    fails.store(true, Ordering::SeqCst);
-    let mut fail = |toy: &mut Toy| {
-        let (x, y) = batch(0);
-        let failed = toy.step(x, y).err();
-        failed.map(drop).ok_or_else(|| "a step with a layer that panics succeeded".to_owned())
-    };
-    used(&mut fail)?;
-    let after = used(&mut fail)?.unwrap_or(u64::MAX);
-    if after > before {
-        return Err(format!("failed steps raised the memory in use from {before} to {after}"));
-    }
-    Ok(Outcome::Kept)
 }
 
 fn compare(found: &Trained, expected: &Trained, backend: &Arc<dyn Backend>) -> Verdict {
