@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt;
 
-use stovepipe_schedule::{MicroBatch, Rank, Stage};
+use stovepipe_schedule::{Action, MicroBatch, Rank, Stage};
 use stovepipe_transport::TransportError;
 
 /// The part of a step that a stage was in.
@@ -157,9 +157,64 @@ pub enum StepError {
         /// The others' value.
         usual: String,
     },
-    /// The program and the stages don't fit each other.
-    #[error("{0}")]
-    Setup(String),
+    /// The program is made for another number of ranks.
+    #[error(
+        "the program has {program} ranks, the pipeline {pipeline}: plan for as many as there are"
+    )]
+    Ranks {
+        /// How many the program has.
+        program: usize,
+        /// How many the pipeline has.
+        pipeline: usize,
+    },
+    /// The program has no such rank.
+    #[error("the program has {ranks} ranks, which count from 0, and this is rank {rank}")]
+    NoRank {
+        /// The rank that was to run it.
+        rank: Rank,
+        /// How many the program has.
+        ranks: usize,
+    },
+    /// The program places other stages on the rank.
+    #[error("the program expects stages {expected:?} on rank {rank}, which holds {held:?}")]
+    Stages {
+        /// The rank.
+        rank: Rank,
+        /// The numbers of the stages that the program places there.
+        expected: Vec<usize>,
+        /// The numbers of those that it has.
+        held: Vec<usize>,
+    },
+    /// The plan splits backwards, and the stages can't.
+    #[error(
+        "the plan splits backwards into I and W, which these stages can't: use a schedule made of F and \
+         B, such as gpipe or 1f1b"
+    )]
+    SplitBackward,
+    /// There is no such stage in this process.
+    #[error("there is no stage {stage} in this process")]
+    NoStage {
+        /// The stage.
+        stage: Stage,
+    },
+    /// A visitor panicked; the stage may have been changed half-way.
+    #[error("the visitor of stage {stage} panicked: its message stands above")]
+    Visitor {
+        /// The stage.
+        stage: Stage,
+    },
+    /// An action needs a value that no action before it has made.
+    #[error("{action} has nothing to deliver: the program is not valid")]
+    Undelivered {
+        /// The action that should deliver it.
+        action: Action,
+    },
+    /// A rank reported for other stages than the program places on it.
+    #[error("rank {rank} reports for other stages: do all ranks run the same program?")]
+    Reports {
+        /// The rank.
+        rank: Rank,
+    },
     /// A worker's thread ended unexpectedly.
     #[error("the worker of rank {rank} is gone: build the pipeline again")]
     WorkerGone {

@@ -66,12 +66,8 @@ where
 
     /// (3.2) Takes a value that an action needs.
     pub(crate) fn take(&mut self, message: &Message) -> Result<V, StepError> {
-        self.values.remove(message).ok_or_else(|| {
-            StepError::Setup(format!(
-                "{} has nothing to deliver: the program is not valid",
-                Action::Send(*message)
-            ))
-        })
+        let action = Action::Send(*message);
+        self.values.remove(message).ok_or(StepError::Undelivered { action })
     }
 
     /// (3.2) Keeps the values that an action has produced.

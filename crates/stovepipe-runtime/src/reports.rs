@@ -1,6 +1,6 @@
 //! The reports of a rank's stages as the bytes of one gather, and back.
 
-use stovepipe_schedule::Plan;
+use stovepipe_schedule::{Plan, Rank};
 
 use crate::error::StepError;
 
@@ -16,11 +16,8 @@ pub(crate) fn encode(reports: &[Vec<u8>]) -> Vec<u8> {
 pub(crate) fn by_stage(plan: &Plan, gathered: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, StepError> {
     let mut reports = vec![Vec::new(); plan.stages()];
     for (rank, bytes) in gathered.iter().enumerate() {
-        let decoded = decode(bytes, plan.stages_of(rank).len()).ok_or_else(|| {
-            StepError::Setup(format!(
-                "rank {rank} reports for other stages: do all ranks run the same program?"
-            ))
-        })?;
+        let decoded = decode(bytes, plan.stages_of(rank).len())
+            .ok_or(StepError::Reports { rank: Rank::new(rank) })?;
         for (stage, report) in plan.stages_of(rank).iter().copied().zip(decoded) {
             reports[stage.index()] = report;
         }

@@ -31,25 +31,16 @@ impl<C: StageCompute> RankStages<C> {
         let rank = self.rank.index();
         let plan = program.plan();
         if rank >= plan.ranks() {
-            let ranks = plan.ranks();
-            return Err(StepError::Setup(format!(
-                "the program has {ranks} ranks, this is rank {rank}"
-            )));
+            return Err(StepError::NoRank { rank: self.rank, ranks: plan.ranks() });
         }
         let needed = plan.stages_of(rank);
         if !self.stages.keys().eq(needed) {
-            let held: Vec<_> = self.stages.keys().map(|s| s.index()).collect();
-            let needed: Vec<_> = needed.iter().map(|s| s.index()).collect();
-            return Err(StepError::Setup(format!(
-                "the program expects stages {needed:?} on rank {rank}, which holds {held:?}"
-            )));
+            let held = self.stages.keys().map(|s| s.index()).collect();
+            let expected = needed.iter().map(|s| s.index()).collect();
+            return Err(StepError::Stages { rank: self.rank, expected, held });
         }
         if plan.splits_backward() && !C::SPLITS_BACKWARD {
-            return Err(StepError::Setup(
-                "the plan splits backwards into I and W, which these stages can't: use a schedule \
-                 made of F and B, such as gpipe or 1f1b"
-                    .to_owned(),
-            ));
+            return Err(StepError::SplitBackward);
         }
         Ok(())
     }
@@ -76,7 +67,7 @@ impl<C: StageCompute> RankStages<C> {
         run: impl FnOnce(&mut C) -> Result<R, C::Error>,
     ) -> Result<R, StepError> {
         let Some(compute) = self.stages.get_mut(&stage) else {
-            return Err(StepError::Setup(format!("stage {stage} isn't on rank {}", self.rank)));
+            return Err(StepError::NoStage { stage });
         };
         let cause = match catch_unwind(AssertUnwindSafe(|| run(compute))) {
             Ok(Ok(result)) => return Ok(result),

@@ -105,7 +105,7 @@ impl<C: StageCompute> Worker<C> {
         });
         self.ask(Command::Visit { stage, visitor });
         let visited = result.recv().map_err(|_| self.gone())?;
-        visited.ok_or_else(|| StepError::Setup(format!("the visitor of stage {stage} panicked")))
+        visited.ok_or(StepError::Visitor { stage })
     }
 
     /// Lets the thread end, without waiting for it.

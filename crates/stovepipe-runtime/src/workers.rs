@@ -169,8 +169,8 @@ impl<C: StageCompute> Workers<C> {
     ///
     /// # Errors
     ///
-    /// [`StepError::Setup`] if this process has no such stage or the visitor panicked,
-    /// [`StepError::WorkerGone`] if its worker is gone.
+    /// [`StepError::NoStage`] if this process has no such stage, [`StepError::Visitor`] if the visitor
+    /// panicked, [`StepError::WorkerGone`] if its worker is gone.
     pub fn visit<R: Send + 'static>(
         &mut self,
         stage: Stage,
@@ -178,7 +178,7 @@ impl<C: StageCompute> Workers<C> {
     ) -> Result<R, StepError> {
         match self.placement.binary_search_by_key(&stage, |(stage, _)| *stage) {
             Ok(index) => self.workers[self.placement[index].1].visit(stage, visitor),
-            Err(_) => Err(StepError::Setup(format!("there is no stage {stage}"))),
+            Err(_) => Err(StepError::NoStage { stage }),
         }
     }
 
@@ -189,9 +189,7 @@ impl<C: StageCompute> Workers<C> {
         }
         let (found, ranks) = (program.plan().ranks(), self.ranks);
         if found != ranks {
-            return Err(StepError::Setup(format!(
-                "the program has {found} ranks, the pipeline {ranks}"
-            )));
+            return Err(StepError::Ranks { program: found, pipeline: ranks });
         }
         Ok(())
     }
