@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
-use stovepipe_schedule::{Mode, Schedule, schedules, simulate};
+use stovepipe_schedule::{Mode, NamedSchedule, Schedule, schedules, simulate};
 
 use crate::costs::{CostArguments, Per};
 use crate::output::{self, percent, time};
@@ -57,7 +57,7 @@ struct Refusal {
 impl Arguments {
     pub(crate) fn run(&self) -> Result<()> {
         let mut comparison = Comparison { schedules: Vec::new(), refused: Vec::new() };
-        for schedule in schedules() {
+        for schedule in schedules().iter().map(NamedSchedule::make) {
             match schedule.plan(self.shape.of(&schedule)) {
                 Ok(plan) if plan.mode() == Mode::ForwardOnly => {}
                 Ok(plan) => comparison.schedules.push(self.row(&schedule, &plan)?),

@@ -48,8 +48,8 @@ mod tests {
             .filter(|w| !w.is_empty())
             .collect();
         let known = stovepipe_schedule::schedules();
-        for schedule in &known {
-            assert!(listed.contains(&schedule.name()), "{}", schedule.name());
+        for schedule in known {
+            assert!(listed.contains(&schedule.name), "{}", schedule.name);
         }
         assert_eq!(listed.len(), known.len() + 1, "with the word `or`");
     }

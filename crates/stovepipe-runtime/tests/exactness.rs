@@ -8,8 +8,8 @@ use common::{Toy, batch, loss, pipeline, pipeline_of, program, weights};
 use proptest::prelude::*;
 use stovepipe_runtime::Workers;
 use stovepipe_schedule::{
-    Compute, Drain, Edges, ForwardOnly, GPipe, MicroBatch, Mode, OneFOneB, Plan, Program,
-    Retention, Schedule, Shape, Stage, StageRetention, schedules,
+    Compute, Drain, Edges, ForwardOnly, GPipe, MicroBatch, Mode, NamedSchedule, OneFOneB, Plan,
+    Program, Retention, Schedule, Shape, Stage, StageRetention, schedules,
 };
 
 const LAYERS: [f64; 4] = [2.0, -3.0, 1.0, 2.0];
@@ -67,7 +67,7 @@ fn stages_schedules_and_retention_change_nothing() {
 
 #[test]
 fn every_schedule_runs() {
-    for schedule in schedules() {
+    for schedule in schedules().iter().map(NamedSchedule::make) {
         for (ranks, micro_batches) in [(1, 3), (2, 1), (2, 4), (2, 7)] {
             let shape = Shape::new(ranks, micro_batches)
                 .with_stages_per_rank(schedule.default_stages_per_rank());

@@ -51,8 +51,8 @@ pub use program::Program;
 pub use retention::{Retention, StageRetention};
 pub use schedule::Schedule;
 pub use schedules::{
-    Drain, DualPipeV, ForwardOnly, GPipe, Interleaved1F1B, LoopedBfs, OneFOneB, ZbH1, ZbV,
-    schedule_named, schedules,
+    Drain, DualPipeV, ForwardOnly, GPipe, Interleaved1F1B, LoopedBfs, NamedSchedule, OneFOneB,
+    ZbH1, ZbV, schedule_named, schedules,
 };
 pub use shape::{MAX_ACTIONS, Shape};
 pub use simulate::simulate;

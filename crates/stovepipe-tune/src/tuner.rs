@@ -45,7 +45,11 @@ impl<'a> Tuner<'a> {
             profile,
             cluster,
             batch: profile.sizes().max().unwrap_or(1),
-            schedules: schedules().into_iter().map(Arc::from).collect(),
+            schedules: schedules()
+                .iter()
+                .filter(|named| named.tuned)
+                .map(|named| Arc::from(named.make()))
+                .collect(),
             policies: vec![Arc::new(Never), Arc::new(ExceptLast), Arc::new(Always)],
             micro_batches: None,
             ranks: None,

@@ -1,6 +1,7 @@
 //! DualPipeV: DualPipe (DeepSeek-V3, arXiv 2412.19437, section 3.2.1) cut in half, as its authors' code
 //! and Sea AI Lab describe it: two stages on each rank in the shape of a V, each parameter stored once.
 
+use super::named::NamedSchedule;
 use super::row::Row;
 use super::row::Way::{Down, Up};
 use crate::{Plan, PlanError, Schedule, Shape};
@@ -82,6 +83,14 @@ impl Schedule for DualPipeV {
         }))
     }
 }
+
+/// The entry in the list of schedules.
+pub(super) const NAMED: NamedSchedule = NamedSchedule {
+    name: "dualpipe-v",
+    summary: "Pairs forwards one way with backwards the other way on the same V, with split backwards.",
+    tuned: false,
+    make: || Box::new(DualPipeV),
+};
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,6 @@
 //! Forward-only: evaluation and inference.
 
+use super::named::NamedSchedule;
 use crate::{Compute, MicroBatch, Plan, PlanError, Schedule, Shape, Stage};
 
 /// Streams the micro-batches through the stages without a backward.
@@ -68,6 +69,14 @@ impl Schedule for ForwardOnly {
         }))
     }
 }
+
+/// The entry in the list of schedules.
+pub(super) const NAMED: NamedSchedule = NamedSchedule {
+    name: "forward-only",
+    summary: "Runs forwards alone: evaluation and inference.",
+    tuned: false,
+    make: || Box::new(ForwardOnly),
+};
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,6 @@
 //! GPipe: all forwards, then all backwards (arXiv 1811.06965).
 
+use super::named::NamedSchedule;
 use crate::{Compute, MicroBatch, Plan, PlanError, Schedule, Shape, Stage};
 
 /// In which order the backwards of a flush schedule run.
@@ -59,6 +60,22 @@ impl Schedule for GPipe {
         }))
     }
 }
+
+/// The entry of the drain that takes the last micro-batch first.
+pub(super) const REVERSE: NamedSchedule = NamedSchedule {
+    name: "gpipe",
+    summary: "Runs all forwards, then all backwards, the last micro-batch first.",
+    tuned: true,
+    make: || Box::new(GPipe::new(Drain::Reverse)),
+};
+
+/// The entry of the drain that takes the first micro-batch first.
+pub(super) const FORWARD: NamedSchedule = NamedSchedule {
+    name: "gpipe-forward",
+    summary: "Runs all forwards, then all backwards, the first micro-batch first.",
+    tuned: true,
+    make: || Box::new(GPipe::new(Drain::Forward)),
+};
 
 #[cfg(test)]
 mod tests {

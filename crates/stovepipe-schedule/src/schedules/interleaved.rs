@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::named::NamedSchedule;
 use crate::{Compute, MicroBatch, Plan, PlanError, Schedule, Shape, Stage};
 
 /// 1F1B with V stages on each rank: stage s lives on rank s modulo P.
@@ -81,6 +82,14 @@ fn in_rounds<I: Iterator<Item = (usize, usize)>>(
 ) -> impl Iterator<Item = (usize, MicroBatch)> {
     rounds.iter().cloned().flat_map(each).map(|(local, m)| (local, MicroBatch::new(m)))
 }
+
+/// The entry in the list of schedules.
+pub(super) const NAMED: NamedSchedule = NamedSchedule {
+    name: "interleaved-1f1b",
+    summary: "Runs 1F1B with several stages on each rank: a smaller bubble for more messages.",
+    tuned: true,
+    make: || Box::new(Interleaved1F1B),
+};
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,6 @@
 //! Looped breadth-first: several stages on each rank, one after the other (arXiv 2211.05953).
 
+use super::named::NamedSchedule;
 use crate::{Compute, Drain, MicroBatch, Plan, PlanError, Schedule, Shape, Stage};
 
 /// GPipe with V stages on each rank, each of which takes all micro-batches before the next begins:
@@ -61,6 +62,22 @@ impl Schedule for LoopedBfs {
         }))
     }
 }
+
+/// The entry of the drain that takes the last micro-batch first.
+pub(super) const REVERSE: NamedSchedule = NamedSchedule {
+    name: "looped-bfs",
+    summary: "Sends all micro-batches through one stage of a rank before its next; drains the last one first.",
+    tuned: true,
+    make: || Box::new(LoopedBfs::new(Drain::Reverse)),
+};
+
+/// The entry of the drain that takes the first micro-batch first.
+pub(super) const FORWARD: NamedSchedule = NamedSchedule {
+    name: "looped-bfs-forward",
+    summary: "Sends all micro-batches through one stage of a rank before its next; drains the first one first.",
+    tuned: true,
+    make: || Box::new(LoopedBfs::new(Drain::Forward)),
+};
 
 #[cfg(test)]
 mod tests {

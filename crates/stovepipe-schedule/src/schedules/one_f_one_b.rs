@@ -1,5 +1,6 @@
 //! 1F1B: one forward, one backward (PipeDream-Flush, arXiv 2006.09503).
 
+use super::named::NamedSchedule;
 use crate::{Compute, MicroBatch, Plan, PlanError, Schedule, Shape, Stage};
 
 /// Each rank runs as many forwards ahead as there are ranks after it, then alternates.
@@ -39,6 +40,14 @@ impl Schedule for OneFOneB {
         }))
     }
 }
+
+/// The entry in the list of schedules.
+pub(super) const NAMED: NamedSchedule = NamedSchedule {
+    name: "1f1b",
+    summary: "Alternates one forward and one backward, which keeps the fewest activations.",
+    tuned: true,
+    make: || Box::new(OneFOneB),
+};
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,6 @@
 //! ZB-H1: 1F1B whose weight gradients fill the bubble (arXiv 2401.10241).
 
+use super::named::NamedSchedule;
 use crate::{Compute, ComputeKind, MicroBatch, Plan, PlanError, Schedule, Shape, Stage};
 
 /// 1F1B with the backward split: `I` at once, because the rank before waits for it, and `W` later, the
@@ -48,6 +49,14 @@ impl Schedule for ZbH1 {
         }))
     }
 }
+
+/// The entry in the list of schedules.
+pub(super) const NAMED: NamedSchedule = NamedSchedule {
+    name: "zb-h1",
+    summary: "Runs 1F1B with split backwards, whose weight gradients fill the bubble.",
+    tuned: false,
+    make: || Box::new(ZbH1),
+};
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,6 @@
 //! ZB-V: two stages on each rank in the shape of a V, with split backwards (arXiv 2401.10241, section 6).
 
+use super::named::NamedSchedule;
 use super::row::Row;
 use super::row::Way::{Down, Up};
 use crate::{Plan, PlanError, Schedule, Shape};
@@ -84,6 +85,14 @@ impl Schedule for ZbV {
         }))
     }
 }
+
+/// The entry in the list of schedules.
+pub(super) const NAMED: NamedSchedule = NamedSchedule {
+    name: "zb-v",
+    summary: "Places two stages on each rank in the shape of a V, with split backwards.",
+    tuned: false,
+    make: || Box::new(ZbV),
+};
 
 #[cfg(test)]
 mod tests {
