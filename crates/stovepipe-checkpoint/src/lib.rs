@@ -7,14 +7,16 @@
 //! An activation checkpoint (Chen et al., arXiv 1604.06174) is an activation that is kept so that
 //! others can be recomputed from it: here, the input of a stage or of a segment of its layers.
 
-mod budget;
+mod activations;
 mod error;
+mod named;
 mod policies;
 mod policy;
-mod segments;
 
-pub use budget::{Budget, LayerActivations};
+pub use activations::LayerActivations;
 pub use error::PolicyError;
-pub use policies::{Always, ExceptLast, Never};
+pub use named::{NamedPolicy, PolicyFacts};
+pub use policies::{
+    Always, Budget, EveryLayers, ExceptLast, Never, Selective, SqrtLayers, policies, policy_named,
+};
 pub use policy::{CheckpointPolicy, Layout};
-pub use segments::{EveryLayers, Selective, SqrtLayers};

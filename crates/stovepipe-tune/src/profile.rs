@@ -245,17 +245,12 @@ impl Profile {
     /// As [`bytes`](Self::bytes).
     pub fn activations(&self, samples: usize) -> Result<Vec<LayerActivations>, TuneError> {
         let costs = self.at(samples).ok_or_else(|| self.not_measured(samples))?;
-        let of = |cost: &LayerCost| {
-            let memory = cost.memory?;
-            Some(LayerActivations {
-                bytes: memory.activation_bytes,
-                input: cost.input_bytes,
-                output: cost.output_bytes,
-                working: memory.working(),
-                recompute: cost.recompute,
-            })
+        let priced = |(layer, cost): (&LayerProfile, &LayerCost)| {
+            let memory = layer.memory(cost)?;
+            Some(LayerActivations { memory, recompute: cost.recompute })
         };
-        costs.iter().map(of).collect::<Option<_>>().ok_or_else(unknown_bytes)
+        let layers = self.layers.iter().zip(&costs);
+        layers.map(priced).collect::<Option<_>>().ok_or_else(unknown_bytes)
     }
 
     /// What a stage of these layers needs for micro-batches of `samples` samples, to be counted by
@@ -284,18 +279,7 @@ impl Profile {
         costs: &[LayerCost],
     ) -> Option<StageMemory> {
         let (own, costs) = (&self.layers[layers.clone()], &costs[layers]);
-        let memory = own.iter().zip(costs).map(|(layer, cost)| {
-            let memory = cost.memory?;
-            Some(LayerMemory {
-                activations: memory.activation_bytes,
-                input: cost.input_bytes,
-                output: cost.output_bytes,
-                gradients: layer.gradient_bytes,
-                forward: memory.forward_bytes,
-                untaped: memory.untaped_bytes,
-                backward: memory.backward_bytes,
-            })
-        });
+        let memory = own.iter().zip(costs).map(|(layer, cost)| layer.memory(cost));
         let sum = |of: fn(&LayerProfile) -> u64| own.iter().map(of).fold(0, u64::saturating_add);
         Some(StageMemory {
             fixed: sum(LayerProfile::lasting_bytes),
@@ -378,6 +362,20 @@ impl LayerProfile {
     /// The same with gradients, which come with the first backward.
     pub(crate) fn fixed_bytes(&self) -> u64 {
         self.lasting_bytes().saturating_add(self.gradient_bytes)
+    }
+
+    /// Its bytes at these costs; nothing if they don't say.
+    fn memory(&self, cost: &LayerCost) -> Option<LayerMemory> {
+        let memory = cost.memory?;
+        Some(LayerMemory {
+            activations: memory.activation_bytes,
+            input: cost.input_bytes,
+            output: cost.output_bytes,
+            gradients: self.gradient_bytes,
+            forward: memory.forward_bytes,
+            untaped: memory.untaped_bytes,
+            backward: memory.backward_bytes,
+        })
     }
 
     fn at(&self, samples: usize) -> Option<LayerCost> {
