@@ -13,7 +13,7 @@ pub struct NamedPolicy {
     pub name: &'static str,
     /// The name with its argument's form, like `every-layers=N`; the name alone if there is none.
     pub form: &'static str,
-    /// An example of it, like `every-layers=4`.
+    /// An example of it for a model of eight layers, like `every-layers=4`.
     pub example: &'static str,
     /// One line of help.
     pub summary: &'static str,

@@ -13,7 +13,7 @@ pub struct NamedPartitioner {
     pub name: &'static str,
     /// The name with its argument's form, like `explicit=N,…`; the name alone if there is none.
     pub form: &'static str,
-    /// An example of it, like `explicit=4,2`.
+    /// An example of it for six layers in two parts, like `explicit=4,2`.
     pub example: &'static str,
     /// One line of help.
     pub summary: &'static str,
