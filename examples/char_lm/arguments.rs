@@ -8,7 +8,7 @@ use stovepipe::partition::{Explicit, Minimax, Partition, Uniform};
 use stovepipe::prelude::*;
 use stovepipe::recompute::{Always, ExceptLast, Never, SqrtLayers};
 use stovepipe::schedule::schedule_named;
-use stovepipe::{BACKENDS, backend_named};
+use stovepipe::{backend_named, backends};
 
 /// Trains a character-level Transformer language model, split over pipeline stages.
 ///
@@ -78,7 +78,7 @@ pub(crate) struct Arguments {
     pub(crate) seed: u64,
     /// Where the stages run: the name of a backend that was compiled in, or several with commas between
     /// them, one for each rank in turn.
-    #[arg(long, value_name = "NAME", default_value = BACKENDS[0])]
+    #[arg(long, value_name = "NAME", default_value = backends()[0].name)]
     backend: String,
     /// Threads for each rank on the processor.
     #[arg(long, default_value_t = 1)]

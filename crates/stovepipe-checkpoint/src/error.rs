@@ -4,6 +4,32 @@
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
+    /// No policy has this name.
+    #[error("there is no checkpoint policy `{name}`: use one of {known}")]
+    UnknownPolicy {
+        /// The name asked for.
+        name: String,
+        /// The names there are, with the forms of their arguments.
+        known: String,
+    },
+    /// A policy can't be made from this argument.
+    #[error("`{policy}` can't be made from `{found}`: write it like `{example}`")]
+    Argument {
+        /// The policy's name.
+        policy: &'static str,
+        /// The argument.
+        found: String,
+        /// One that can be used, with the name.
+        example: &'static str,
+    },
+    /// A policy needs a fact that isn't known.
+    #[error("`{policy}` needs to know {fact}")]
+    MissingFact {
+        /// The policy's name.
+        policy: &'static str,
+        /// The missing fact, and where it comes from.
+        fact: &'static str,
+    },
     /// Layers are given for another number of stages.
     #[error(
         "layers are given for {found} stages, the plan has {expected}: make both from the same partition"

@@ -1,96 +1,81 @@
-//! The policies that decide by micro-batch: a stage keeps all of it or only its input.
+//! The checkpoint policies, one in each file, and where they are found by name.
 
-use std::collections::HashSet;
+mod always;
+mod budget;
+mod every_layers;
+mod except_last;
+mod never;
+mod segments;
+mod selective;
+mod sqrt_layers;
 
-use stovepipe_schedule::{ComputeKind, MicroBatch, Retention, Stage, StageRetention};
+pub use always::Always;
+pub use budget::Budget;
+pub use every_layers::EveryLayers;
+pub use except_last::ExceptLast;
+pub use never::Never;
+pub use selective::Selective;
+pub use sqrt_layers::SqrtLayers;
 
-use crate::{CheckpointPolicy, Layout, PolicyError};
+use crate::error::PolicyError;
+use crate::named::{NamedPolicy, PolicyFacts};
+use crate::policy::CheckpointPolicy;
 
-/// Keeps every activation; nothing is recomputed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Never;
+/// Every checkpoint policy of this crate.
+#[must_use]
+pub fn policies() -> &'static [NamedPolicy] {
+    &[
+        never::NAMED,
+        except_last::NAMED,
+        always::NAMED,
+        every_layers::NAMED,
+        sqrt_layers::NAMED,
+        selective::NAMED,
+        budget::NAMED,
+    ]
+}
 
-/// Keeps only the input of each stage; every backward recomputes its forward, as in GPipe
-/// (arXiv 1811.06965, section 2.3).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Always;
-
-/// Like [`Always`], but without the recomputation that never pays: that of a micro-batch whose
-/// backward is the rank's very next action, and of the first backward of each stage.
+/// The checkpoint policy of this name, with its argument behind a `=` if it takes one.
 ///
-/// With GPipe's reverse drain both mean the last micro-batch, as in torchgpipe: its activations are
-/// needed at once. In a forward drain it is the first micro-batch whose backward comes first; its
-/// activations then stay through the rest of the fill. In 1F1B the last stage recomputes nothing.
-/// The plan counts, not the number of micro-batches that was asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ExceptLast;
-
-impl CheckpointPolicy for Never {
-    fn name(&self) -> &str {
-        "never"
-    }
-
-    fn retention(&self, layout: Layout<'_>) -> Result<Retention, PolicyError> {
-        Ok(Retention::keep_all(layout.plan()))
-    }
-}
-
-impl CheckpointPolicy for Always {
-    fn name(&self) -> &str {
-        "always"
-    }
-
-    fn retention(&self, layout: Layout<'_>) -> Result<Retention, PolicyError> {
-        Ok(keep_only(layout, &HashSet::new()))
-    }
-}
-
-impl CheckpointPolicy for ExceptLast {
-    fn name(&self) -> &str {
-        "except-last"
-    }
-
-    fn retention(&self, layout: Layout<'_>) -> Result<Retention, PolicyError> {
-        let mut kept = HashSet::new();
-        for row in layout.plan().rows() {
-            let mut begun = HashSet::new();
-            for (position, action) in row.iter().enumerate() {
-                let starts_backward =
-                    matches!(action.kind, ComputeKind::Backward | ComputeKind::BackwardInput);
-                if !starts_backward {
-                    continue;
-                }
-                let previous = position.checked_sub(1).map(|p| row[p]);
-                let at_once = previous.is_some_and(|p| {
-                    p.kind == ComputeKind::Forward
-                        && (p.stage, p.micro_batch) == (action.stage, action.micro_batch)
-                });
-                if begun.insert(action.stage) || at_once {
-                    kept.insert((action.stage, action.micro_batch));
-                }
-            }
-        }
-        Ok(keep_only(layout, &kept))
-    }
-}
-
-fn keep_only(layout: Layout<'_>, kept: &HashSet<(Stage, MicroBatch)>) -> Retention {
-    Retention::from_fn(layout.plan(), |stage, m| {
-        if kept.contains(&(stage, m)) {
-            StageRetention::keep_all()
-        } else {
-            StageRetention::drop_all(layout.layers(stage))
-        }
-    })
+/// ```
+/// use stovepipe_checkpoint::{CheckpointPolicy, PolicyFacts, policy_named};
+///
+/// let facts = PolicyFacts::default();
+/// assert_eq!(policy_named("except-last", &facts)?.name(), "except-last");
+/// assert_eq!(policy_named("every-layers=4", &facts)?.name(), "every-layers");
+/// assert!(policy_named("every-layers=none", &facts).is_err());
+/// # Ok::<(), stovepipe_checkpoint::PolicyError>(())
+/// ```
+///
+/// # Errors
+///
+/// [`PolicyError::UnknownPolicy`] lists the names there are, [`PolicyError::Argument`] says what to
+/// write, and [`PolicyError::MissingFact`] which fact is missing.
+pub fn policy_named(
+    text: &str,
+    facts: &PolicyFacts,
+) -> Result<Box<dyn CheckpointPolicy>, PolicyError> {
+    let (name, argument) = match text.split_once('=') {
+        Some((name, argument)) => (name, Some(argument)),
+        None => (text, None),
+    };
+    let named = policies().iter().find(|named| named.name == name);
+    let named = named.ok_or_else(|| PolicyError::UnknownPolicy {
+        name: name.chars().take(40).collect(),
+        known: policies().iter().map(|named| named.form).collect::<Vec<_>>().join(", "),
+    })?;
+    named.make(argument, facts)
 }
 
 #[cfg(test)]
 mod tests {
     use stovepipe_schedule::{
-        CostModel, Drain, Edges, GPipe, OneFOneB, Program, Schedule, Shape, simulate,
+        CostModel, Drain, Edges, GPipe, MicroBatch, OneFOneB, Program, Schedule, Shape, Stage,
+        simulate,
     };
 
     use super::*;
+    use crate::{LayerActivations, Layout};
 
     const NONE: Vec<usize> = Vec::new();
 
@@ -164,5 +149,34 @@ mod tests {
             Layout::new(&plan, &[1]),
             Err(PolicyError::Stages { found: 1, expected: 2 })
         ));
+    }
+
+    #[test]
+    fn policies_are_found_by_their_names() {
+        let facts = PolicyFacts::default().with_layers([LayerActivations::default()]);
+        for named in policies() {
+            let found = policy_named(named.example, &facts).expect("it is listed");
+            assert_eq!(found.name(), named.name);
+            let (prefix, _) = named.form.split_once('=').unwrap_or((named.form, ""));
+            assert_eq!(prefix, named.name);
+            assert!(named.summary.ends_with('.'), "{}", named.name);
+            assert!(!(named.tuned && named.takes_argument()), "{}", named.name);
+        }
+    }
+
+    #[test]
+    fn names_and_arguments_that_cannot_be_used_are_refused_with_advice() {
+        for (text, advice) in [
+            ("sometimes", "use one of never, except-last, always, every-layers=N, sqrt-layers"),
+            ("every-layers", "write it like `every-layers=4`"),
+            ("every-layers=0", "`every-layers` can't be made from `0`"),
+            ("selective=1,x", "write it like `selective=3,7`"),
+            ("never=1", "write it like `never`"),
+            ("budget=much", "write it like `budget=16GiB`"),
+            ("budget=16GiB", "`budget` needs to know the bytes and times of the model's layers"),
+        ] {
+            let error = policy_named(text, &PolicyFacts::default()).err().expect("refused");
+            assert!(error.to_string().contains(advice), "{text}: {error}");
+        }
     }
 }

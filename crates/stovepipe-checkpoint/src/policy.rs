@@ -1,13 +1,13 @@
-//! The trait that every checkpoint policy implements. Its implementations stand in `policies`, or
-//! downstream.
+//! The trait that every checkpoint policy implements. Its implementations stand in the folder
+//! `policies`, or downstream.
 
 use std::sync::Arc;
 
 use stovepipe_schedule::{Plan, Retention, Stage};
 
-use crate::PolicyError;
+use crate::error::PolicyError;
 
-/// What a policy decides about: a plan, and the layers of its stages.
+/// A plan and the layers of its stages, about which a policy decides.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout<'a> {
     plan: &'a Plan,
@@ -85,7 +85,7 @@ pub trait CheckpointPolicy: Send + Sync {
     /// The name used in command lines, errors and reports, like `except-last`.
     fn name(&self) -> &str;
 
-    /// What each stage keeps of each micro-batch.
+    /// Decides what each stage keeps of each micro-batch.
     ///
     /// # Errors
     ///

@@ -3,8 +3,9 @@
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 
+use crate::by_name::ByName;
 use crate::output;
-use crate::shape::{SCHEDULES, ShapeArguments};
+use crate::shape::ShapeArguments;
 
 /// Writes the plan of a schedule: for each rank, what it does in which order.
 ///
@@ -13,7 +14,8 @@ use crate::shape::{SCHEDULES, ShapeArguments};
 /// action one slot; dots are idle.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    #[arg(long, value_name = "NAME", help = SCHEDULES)]
+    /// The schedule.
+    #[arg(long, value_name = "NAME", value_parser = ByName::schedule())]
     schedule: String,
     #[command(flatten)]
     shape: ShapeArguments,

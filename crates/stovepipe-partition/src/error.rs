@@ -78,6 +78,26 @@ pub enum PartitionError {
         parts: usize,
     },
 
+    /// No partitioner has this name.
+    #[error("there is no partitioner `{name}`: use one of {known}")]
+    UnknownPartitioner {
+        /// The name asked for.
+        name: String,
+        /// The names there are, with the forms of their arguments.
+        known: String,
+    },
+
+    /// A partitioner can't be made from this argument.
+    #[error("`{partitioner}` can't be made from `{found}`: write it like `{example}`")]
+    Argument {
+        /// The partitioner's name.
+        partitioner: &'static str,
+        /// The argument.
+        found: String,
+        /// One that can be used, with the name.
+        example: &'static str,
+    },
+
     /// A text does not read as a partition.
     #[error(
         "'{text}' is not a partition, because of '{token}': \

@@ -22,25 +22,23 @@
 //! What a cost means (milliseconds, bytes, operations) is the caller's choice. This crate knows no
 //! schedule, no tensor and no device: it neither measures costs nor places parts on ranks.
 
-mod constrained;
 mod costs;
 mod error;
-mod explicit;
 mod fixed;
 mod halving;
 mod memory;
-mod minimax;
+mod named;
 mod partition;
 mod partitioner;
+mod partitioners;
 mod search;
-mod uniform;
 
-pub use constrained::{ConstrainedMinimax, Solution};
 pub use costs::Costs;
 pub use error::PartitionError;
-pub use explicit::Explicit;
 pub use memory::{LayerBytes, Memory};
-pub use minimax::Minimax;
+pub use named::{NamedPartitioner, PartitionerFacts};
 pub use partition::Partition;
 pub use partitioner::Partitioner;
-pub use uniform::Uniform;
+pub use partitioners::{
+    ConstrainedMinimax, Explicit, Minimax, Solution, Uniform, partitioner_named, partitioners,
+};

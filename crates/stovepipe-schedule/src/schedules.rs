@@ -5,6 +5,7 @@ mod forward_only;
 mod gpipe;
 mod interleaved;
 mod looped_bfs;
+mod named;
 mod one_f_one_b;
 mod row;
 mod schedule;
@@ -16,6 +17,7 @@ pub use forward_only::ForwardOnly;
 pub use gpipe::{Drain, GPipe};
 pub use interleaved::Interleaved1F1B;
 pub use looped_bfs::LoopedBfs;
+pub use named::NamedSchedule;
 pub use one_f_one_b::OneFOneB;
 pub use schedule::Schedule;
 pub use zb_h1::ZbH1;
@@ -25,18 +27,18 @@ use crate::words::error::PlanError;
 
 /// Every schedule of this crate, in each of its variants.
 #[must_use]
-pub fn schedules() -> Vec<Box<dyn Schedule>> {
-    vec![
-        Box::new(GPipe::new(Drain::Reverse)),
-        Box::new(GPipe::new(Drain::Forward)),
-        Box::new(OneFOneB),
-        Box::new(Interleaved1F1B),
-        Box::new(LoopedBfs::new(Drain::Reverse)),
-        Box::new(LoopedBfs::new(Drain::Forward)),
-        Box::new(ZbH1),
-        Box::new(ZbV),
-        Box::new(DualPipeV),
-        Box::new(ForwardOnly),
+pub fn schedules() -> &'static [NamedSchedule] {
+    &[
+        gpipe::REVERSE,
+        gpipe::FORWARD,
+        one_f_one_b::NAMED,
+        interleaved::NAMED,
+        looped_bfs::REVERSE,
+        looped_bfs::FORWARD,
+        zb_h1::NAMED,
+        zb_v::NAMED,
+        dualpipe_v::NAMED,
+        forward_only::NAMED,
     ]
 }
 
@@ -46,9 +48,10 @@ pub fn schedules() -> Vec<Box<dyn Schedule>> {
 ///
 /// [`PlanError::UnknownSchedule`] lists the names there are.
 pub fn schedule_named(name: &str) -> Result<Box<dyn Schedule>, PlanError> {
-    schedules().into_iter().find(|schedule| schedule.name() == name).ok_or_else(|| {
-        let known = schedules().iter().map(|s| s.name().to_owned()).collect::<Vec<_>>().join(", ");
-        PlanError::UnknownSchedule { name: name.chars().take(40).collect(), known }
+    let named = schedules().iter().find(|named| named.name == name);
+    named.map(NamedSchedule::make).ok_or_else(|| PlanError::UnknownSchedule {
+        name: name.chars().take(40).collect(),
+        known: schedules().iter().map(|named| named.name).collect::<Vec<_>>().join(", "),
     })
 }
 
@@ -58,9 +61,10 @@ mod tests {
 
     #[test]
     fn schedules_are_found_by_their_names() {
-        for schedule in schedules() {
-            let found = schedule_named(schedule.name()).expect("it is listed");
-            assert_eq!(found.name(), schedule.name());
+        for named in schedules() {
+            let found = schedule_named(named.name).expect("it is listed");
+            assert_eq!(found.name(), named.name);
+            assert!(named.summary.ends_with('.'), "{}", named.name);
         }
         let error = schedule_named("pipedream").err().expect("unknown").to_string();
         assert!(error.contains("`pipedream`") && error.contains("interleaved-1f1b"), "{error}");

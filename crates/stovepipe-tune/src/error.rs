@@ -1,6 +1,6 @@
 //! Why there is no choice, and what to do about it.
 
-use crate::Rejected;
+use crate::report::Rejected;
 
 /// Why a profile was refused or nothing could be chosen.
 #[derive(Debug, thiserror::Error)]

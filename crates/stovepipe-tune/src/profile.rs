@@ -1,105 +1,23 @@
-//! What each layer takes and needs, at several sizes of a micro-batch, and the file it is kept in.
+//! The times and bytes of each layer at several sizes of a micro-batch, and the file they are kept in.
 //!
 //! Times are in seconds and measured at the sizes that will be run: a large batch's time divided by
 //! the number of micro-batches hides what every action costs however small it is. Between two measured
 //! sizes they are taken from the straight line, and beyond them not at all.
+
+mod layer;
+mod time;
 
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use stovepipe_checkpoint::LayerActivations;
 use stovepipe_partition::Costs;
-use stovepipe_schedule::{LayerMemory, StageMemory};
+use stovepipe_schedule::StageMemory;
 
-use crate::TuneError;
-
-/// A measured time in seconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Time {
-    /// The median over several runs.
-    pub median: f64,
-    /// The distance between the lower and the upper quartile.
-    pub spread: f64,
-}
-
-impl Time {
-    /// Of several runs, in seconds; zero of none.
-    #[must_use]
-    pub fn of(mut runs: Vec<f64>) -> Self {
-        runs.sort_by(f64::total_cmp);
-        let Some(last) = runs.len().checked_sub(1) else { return Self::default() };
-        let at = |quarter: usize| runs[last * quarter / 4];
-        Self { median: at(2), spread: at(3) - at(1) }
-    }
-
-    /// A time without spread.
-    #[must_use]
-    pub fn exactly(seconds: f64) -> Self {
-        Self { median: seconds, spread: 0.0 }
-    }
-}
-
-/// A layer at one size of a micro-batch.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Measurement {
-    /// Samples in the micro-batch.
-    pub samples: usize,
-    /// The forward in training.
-    pub forward: Time,
-    /// The forward that rebuilds activations for the backward.
-    pub recompute: Time,
-    /// The backward without recomputation.
-    pub backward: Time,
-    /// Bytes of the layer's input.
-    pub input_bytes: u64,
-    /// Bytes of its output.
-    pub output_bytes: u64,
-    /// What it holds and needs meanwhile; none where that couldn't be measured.
-    pub memory: Option<MemoryUse>,
-}
-
-/// What a layer holds and needs for one micro-batch, in bytes. Where only what stays could be counted, the last
-/// three are what its forward leaves behind.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MemoryUse {
-    /// What its backward needs, its input included and its output not.
-    pub activation_bytes: u64,
-    /// The most while its forward runs beyond what was there, what it leaves behind included.
-    pub forward_bytes: u64,
-    /// The same of a forward that leaves only its output.
-    pub untaped_bytes: u64,
-    /// The most while its backward runs beyond what was there, the gradient of its output included.
-    pub backward_bytes: u64,
-}
-
-impl MemoryUse {
-    /// The most while either runs.
-    pub(crate) fn working(&self) -> u64 {
-        self.forward_bytes.max(self.untaped_bytes).max(self.backward_bytes)
-    }
-}
-
-/// A layer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct LayerProfile {
-    /// Its name in the model.
-    pub name: String,
-    /// Bytes of its parameters, and of copies in another type that it computes with.
-    pub parameter_bytes: u64,
-    /// Bytes of their gradients.
-    pub gradient_bytes: u64,
-    /// Bytes of the optimizer's state for them.
-    pub optimizer_bytes: u64,
-    /// The most bytes that the optimizer's step needs beyond all these; zero where that couldn't be measured.
-    pub update_bytes: u64,
-    /// By how many of them the layer's bytes are more until all layers have been updated: the copies of an
-    /// update that is staged.
-    pub staged_bytes: u64,
-    /// The optimizer's step on them.
-    pub update: Time,
-    /// One for each size, ascending.
-    pub measurements: Vec<Measurement>,
-}
+pub(crate) use self::layer::LayerCost;
+pub use self::layer::{LayerProfile, Measurement, MemoryUse};
+pub use self::time::Time;
+use crate::error::TuneError;
 
 /// Every layer of a model, measured on one device.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -108,17 +26,6 @@ pub struct Profile {
     device: String,
     workspace_bytes: u64,
     layers: Vec<LayerProfile>,
-}
-
-/// A layer's costs at a size between the measured ones.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct LayerCost {
-    pub(crate) forward: f64,
-    pub(crate) recompute: f64,
-    pub(crate) backward: f64,
-    pub(crate) input_bytes: u64,
-    pub(crate) output_bytes: u64,
-    pub(crate) memory: Option<MemoryUse>,
 }
 
 impl Profile {
@@ -229,7 +136,7 @@ impl Profile {
     pub fn bytes(&self, samples: usize) -> Result<Costs, TuneError> {
         let costs = self.at(samples).ok_or_else(|| self.not_measured(samples))?;
         let bytes = self.layers.iter().zip(&costs).map(|(layer, cost)| {
-            let kept = cost.memory?.activation_bytes;
+            let kept = cost.memory?.activations;
             Some(layer.fixed_bytes().saturating_add(kept) as f64)
         });
         let bytes: Option<Vec<f64>> = bytes.collect();
@@ -245,17 +152,10 @@ impl Profile {
     /// As [`bytes`](Self::bytes).
     pub fn activations(&self, samples: usize) -> Result<Vec<LayerActivations>, TuneError> {
         let costs = self.at(samples).ok_or_else(|| self.not_measured(samples))?;
-        let of = |cost: &LayerCost| {
-            let memory = cost.memory?;
-            Some(LayerActivations {
-                bytes: memory.activation_bytes,
-                input: cost.input_bytes,
-                output: cost.output_bytes,
-                working: memory.working(),
-                recompute: cost.recompute,
-            })
+        let priced = |cost: &LayerCost| {
+            Some(LayerActivations { memory: cost.memory?, recompute: cost.recompute })
         };
-        costs.iter().map(of).collect::<Option<_>>().ok_or_else(unknown_bytes)
+        costs.iter().map(priced).collect::<Option<_>>().ok_or_else(unknown_bytes)
     }
 
     /// What a stage of these layers needs for micro-batches of `samples` samples, to be counted by
@@ -284,19 +184,9 @@ impl Profile {
         costs: &[LayerCost],
     ) -> Option<StageMemory> {
         let (own, costs) = (&self.layers[layers.clone()], &costs[layers]);
-        let memory = own.iter().zip(costs).map(|(layer, cost)| {
-            let memory = cost.memory?;
-            Some(LayerMemory {
-                activations: memory.activation_bytes,
-                input: cost.input_bytes,
-                output: cost.output_bytes,
-                gradients: layer.gradient_bytes,
-                forward: memory.forward_bytes,
-                untaped: memory.untaped_bytes,
-                backward: memory.backward_bytes,
-            })
-        });
-        let sum = |of: fn(&LayerProfile) -> u64| own.iter().map(of).fold(0, u64::saturating_add);
+        let memory = costs.iter().map(|cost| cost.memory);
+        let sum =
+            |bytes: fn(&LayerProfile) -> u64| own.iter().map(bytes).fold(0, u64::saturating_add);
         Some(StageMemory {
             fixed: sum(LayerProfile::lasting_bytes),
             layers: memory.collect::<Option<_>>()?,
@@ -369,65 +259,9 @@ fn costs_of(costs: impl Iterator<Item = f64>) -> Result<Costs, TuneError> {
         .map_err(|error| TuneError::Profile { reason: error.to_string() })
 }
 
-impl LayerProfile {
-    /// Bytes that it needs all the time.
-    pub(crate) fn lasting_bytes(&self) -> u64 {
-        self.parameter_bytes.saturating_add(self.optimizer_bytes)
-    }
-
-    /// The same with gradients, which come with the first backward.
-    pub(crate) fn fixed_bytes(&self) -> u64 {
-        self.lasting_bytes().saturating_add(self.gradient_bytes)
-    }
-
-    fn at(&self, samples: usize) -> Option<LayerCost> {
-        let above = self.measurements.iter().position(|m| m.samples >= samples)?;
-        let high = &self.measurements[above];
-        let low = if high.samples == samples {
-            high
-        } else {
-            &self.measurements[above.checked_sub(1)?]
-        };
-        let part = if high.samples == low.samples {
-            0.0
-        } else {
-            (samples - low.samples) as f64 / (high.samples - low.samples) as f64
-        };
-        let time = |of: fn(&Measurement) -> Time| {
-            let (low, high) = (of(low).median, of(high).median);
-            low + part * (high - low)
-        };
-        let bytes = |low: u64, high: u64| {
-            // Up, so that nothing is promised that doesn't fit.
-            (low as f64 + part * (high as f64 - low as f64)).ceil() as u64
-        };
-        Some(LayerCost {
-            forward: time(|m| m.forward),
-            recompute: time(|m| m.recompute),
-            backward: time(|m| m.backward),
-            input_bytes: bytes(low.input_bytes, high.input_bytes),
-            output_bytes: bytes(low.output_bytes, high.output_bytes),
-            memory: low.memory.zip(high.memory).map(|(low, high)| MemoryUse {
-                activation_bytes: bytes(low.activation_bytes, high.activation_bytes),
-                forward_bytes: bytes(low.forward_bytes, high.forward_bytes),
-                untaped_bytes: bytes(low.untaped_bytes, high.untaped_bytes),
-                backward_bytes: bytes(low.backward_bytes, high.backward_bytes),
-            }),
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_are_medians_with_quartiles() {
-        assert_eq!(Time::of(vec![3.0]), Time::exactly(3.0));
-        let found = Time::of(vec![5.0, 1.0, 3.0, 2.0, 4.0]);
-        assert_eq!((found.median, found.spread), (3.0, 2.0));
-        assert_eq!(Time::of(vec![]), Time::default());
-    }
 
     fn measurement(samples: usize, seconds: f64) -> Measurement {
         Measurement {
@@ -465,7 +299,7 @@ mod tests {
         let at = |samples| profile.at(samples).map(|costs| costs[0]);
         assert_eq!(at(2).map(|c| (c.forward, c.output_bytes)), Some((1.0, 20)));
         assert_eq!(at(3).map(|c| (c.backward, c.output_bytes)), Some((3.0, 30)));
-        let kept = |cost: LayerCost| cost.memory.map(|memory| memory.activation_bytes);
+        let kept = |cost: LayerCost| cost.memory.map(|memory| memory.activations);
         assert_eq!(at(8).map(|c| (c.recompute, kept(c))), Some((2.5, Some(800))));
         assert_eq!(at(12).map(|c| c.forward), Some(3.0));
         assert_eq!((at(1), at(13)), (None, None));

@@ -4,7 +4,7 @@ use stovepipe_checkpoint::{
     Always, Budget, CheckpointPolicy, LayerActivations, Never, Selective, SqrtLayers,
 };
 use stovepipe_partition::Partition;
-use stovepipe_schedule::{Drain, GPipe, Interleaved1F1B, OneFOneB, Shape};
+use stovepipe_schedule::{Drain, GPipe, Interleaved1F1B, LayerMemory, OneFOneB, Shape};
 use stovepipe_tune::{
     Cluster, Configuration, LayerProfile, Measurement, MemoryUse, Profile, Report, Time, TuneError,
     Tuner,
@@ -243,7 +243,14 @@ fn layers_can_be_cut_by_measured_times_or_bytes() {
     assert_eq!(profile.times(3).expect("measured").as_slice(), [5.0; 3]);
     assert_eq!(profile.bytes(4).expect("known").as_slice(), [440.0; 3]);
     let activations = profile.activations(4).expect("known");
-    let expected = LayerActivations { bytes: 40, input: 4, output: 4, working: 0, recompute: 3.0 };
+    let memory = LayerMemory {
+        activations: 40,
+        input: 4,
+        output: 4,
+        gradients: 100,
+        ..LayerMemory::default()
+    };
+    let expected = LayerActivations { memory, recompute: 3.0 };
     assert_eq!(activations, [expected; 3]);
     let error = profile.times(5).expect_err("not measured").to_string();
     assert!(error.contains("5 is outside the measured sizes [2, 4]"), "{error}");

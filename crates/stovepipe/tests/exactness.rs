@@ -13,7 +13,7 @@ use stovepipe::prelude::*;
 use stovepipe::recompute::{
     Always, Budget, EveryLayers, ExceptLast, LayerActivations, Never, Selective, SqrtLayers,
 };
-use stovepipe::schedule::{Drain, GPipe, Interleaved1F1B, LoopedBfs, OneFOneB, Plan};
+use stovepipe::schedule::{Drain, GPipe, Interleaved1F1B, LayerMemory, LoopedBfs, OneFOneB, Plan};
 
 type Bits = BTreeMap<String, Vec<u8>>;
 
@@ -107,7 +107,8 @@ fn several_stages_on_a_rank_change_no_bit() {
 #[test]
 fn segments_of_a_stage_are_rebuilt_one_by_one_to_the_same_bits() {
     let costs = |bytes| {
-        let layer = LayerActivations { bytes, input: 10, recompute: 1.0, ..Default::default() };
+        let memory = LayerMemory { activations: bytes, input: 10, ..Default::default() };
+        let layer = LayerActivations { memory, recompute: 1.0 };
         vec![layer; common::model().len()]
     };
     let policies: [fn() -> Box<dyn CheckpointPolicy>; 4] = [

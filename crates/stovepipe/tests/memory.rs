@@ -97,8 +97,12 @@ fn ranks_need_what_is_predicted() {
         let (x, y) = batch(SAMPLES, 0);
         let profiling = Profiling::new([1, 8, 64]).runs(1).warm_up(1).memory(PeakAlloc);
         let profile = builder(staged).profile(&profiling, x, y).expect("a profile");
-        let budget =
-            3 * profile.activations(8).expect("known").iter().map(|l| l.bytes).sum::<u64>();
+        let budget = 3 * profile
+            .activations(8)
+            .expect("known")
+            .iter()
+            .map(|l| l.memory.activations)
+            .sum::<u64>();
         let policies: [(&str, MakePolicy<'_>); 5] = [
             ("never", Box::new(|| Box::new(Never))),
             ("always", Box::new(|| Box::new(Always))),

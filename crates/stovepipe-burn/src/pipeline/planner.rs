@@ -1,6 +1,6 @@
 //! How mini-batches are run: from schedule and checkpoint policy to the program of a step.
 
-use stovepipe_checkpoint::{CheckpointPolicy, Layout};
+use stovepipe_checkpoint::{CheckpointPolicy, lower};
 use stovepipe_schedule::{
     Edges, ForwardOnly, MicroBatch, Mode, Plan, Program, Rank, Retention, Schedule, Shape, Stage,
 };
@@ -80,22 +80,19 @@ impl Planner {
         Ok(())
     }
 
+    /// The program of a step: what is run, in which order, and what is kept for it.
     pub(crate) fn program(&self, mode: Mode, micro_batches: usize) -> Result<Program, BuildError> {
-        let edges = &self.edges;
-        let training = self.plan(micro_batches)?;
+        let mut plan = self.plan(micro_batches)?;
         if mode == Mode::ForwardOnly {
-            let plan = ForwardOnly::on_placement_of(&training, micro_batches)?;
-            return Ok(Program::lower(&plan, edges, &Retention::keep_all(&plan))?);
-        }
-        if training.mode() != Mode::Training {
+            plan = ForwardOnly::on_placement_of(&plan, micro_batches)?;
+        } else if plan.mode() != Mode::Training {
             return Err(BuildError::Schedule {
                 schedule: self.schedule.name().to_owned(),
                 reason: "its plan has no backwards; evaluation makes its own plan".to_owned(),
             });
         }
-        let retention = self.policy.retention(Layout::new(&training, &self.layers)?)?;
-        let retention = retention.with_recomputed(&training, &self.layers);
-        self.check_replay(&retention, micro_batches)?;
-        Ok(Program::lower(&training, edges, &retention)?)
+        let program = lower(&plan, &self.layers, &*self.policy, &self.edges)?;
+        self.check_replay(program.retention(), micro_batches)?;
+        Ok(program)
     }
 }

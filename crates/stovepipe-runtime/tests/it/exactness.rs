@@ -5,8 +5,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use stovepipe_runtime::Workers;
 use stovepipe_schedule::{
-    Compute, Drain, Edges, ForwardOnly, GPipe, MicroBatch, Mode, OneFOneB, Plan, Program,
-    Retention, Schedule, Shape, Stage, StageRetention, schedules,
+    Compute, Drain, Edges, ForwardOnly, GPipe, MicroBatch, Mode, NamedSchedule, OneFOneB, Plan,
+    Program, Retention, Schedule, Shape, Stage, StageRetention, schedules,
 };
 
 use crate::toy::{Toy, batch, loss, pipeline, pipeline_of, program, weights};
@@ -66,7 +66,7 @@ fn stages_schedules_and_retention_change_nothing() {
 
 #[test]
 fn every_schedule_runs() {
-    for schedule in schedules() {
+    for schedule in schedules().iter().map(NamedSchedule::make) {
         for (ranks, micro_batches) in [(1, 3), (2, 1), (2, 4), (2, 7)] {
             let shape = Shape::new(ranks, micro_batches)
                 .with_stages_per_rank(schedule.default_stages_per_rank());

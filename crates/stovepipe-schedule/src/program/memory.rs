@@ -34,6 +34,12 @@ impl LayerMemory {
         self.activations.saturating_sub(self.input)
     }
 
+    /// The most while its forward or its backward runs.
+    #[must_use]
+    pub fn working(&self) -> u64 {
+        self.forward.max(self.untaped).max(self.backward)
+    }
+
     /// The same with its output, which is the next one's input, or stays on the last one's tape.
     fn taped(&self) -> u64 {
         self.own().saturating_add(self.output)

@@ -3,6 +3,7 @@
 //! stored once.
 
 use crate::plan::Plan;
+use crate::schedules::named::NamedSchedule;
 use crate::schedules::row::Row;
 use crate::schedules::row::Way::{Down, Up};
 use crate::schedules::schedule::Schedule;
@@ -86,6 +87,14 @@ impl Schedule for DualPipeV {
         }))
     }
 }
+
+/// The entry in the list of schedules.
+pub(super) const NAMED: NamedSchedule = NamedSchedule {
+    name: "dualpipe-v",
+    summary: "Pairs forwards one way with backwards the other way on the same V, with split backwards.",
+    tuned: false,
+    make: || Box::new(DualPipeV),
+};
 
 #[cfg(test)]
 mod tests {

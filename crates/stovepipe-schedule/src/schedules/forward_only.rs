@@ -1,6 +1,7 @@
 //! Forward-only: evaluation and inference.
 
 use crate::plan::Plan;
+use crate::schedules::named::NamedSchedule;
 use crate::schedules::schedule::Schedule;
 use crate::words::compute::Compute;
 use crate::words::error::PlanError;
@@ -73,6 +74,14 @@ impl Schedule for ForwardOnly {
         }))
     }
 }
+
+/// The entry in the list of schedules.
+pub(super) const NAMED: NamedSchedule = NamedSchedule {
+    name: "forward-only",
+    summary: "Runs forwards alone: evaluation and inference.",
+    tuned: false,
+    make: || Box::new(ForwardOnly),
+};
 
 #[cfg(test)]
 mod tests {

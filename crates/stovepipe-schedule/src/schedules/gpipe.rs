@@ -1,6 +1,7 @@
 //! GPipe: all forwards, then all backwards (arXiv 1811.06965).
 
 use crate::plan::Plan;
+use crate::schedules::named::NamedSchedule;
 use crate::schedules::schedule::Schedule;
 use crate::words::compute::Compute;
 use crate::words::error::PlanError;
@@ -64,6 +65,22 @@ impl Schedule for GPipe {
         }))
     }
 }
+
+/// The entry of the drain that takes the last micro-batch first.
+pub(super) const REVERSE: NamedSchedule = NamedSchedule {
+    name: "gpipe",
+    summary: "Runs all forwards, then all backwards, the last micro-batch first.",
+    tuned: true,
+    make: || Box::new(GPipe::new(Drain::Reverse)),
+};
+
+/// The entry of the drain that takes the first micro-batch first.
+pub(super) const FORWARD: NamedSchedule = NamedSchedule {
+    name: "gpipe-forward",
+    summary: "Runs all forwards, then all backwards, the first micro-batch first.",
+    tuned: true,
+    make: || Box::new(GPipe::new(Drain::Forward)),
+};
 
 #[cfg(test)]
 mod tests {

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::plan::Plan;
+use crate::schedules::named::NamedSchedule;
 use crate::schedules::schedule::Schedule;
 use crate::words::compute::Compute;
 use crate::words::error::PlanError;
@@ -87,6 +88,14 @@ fn in_rounds<I: Iterator<Item = (usize, usize)>>(
 ) -> impl Iterator<Item = (usize, MicroBatch)> {
     rounds.iter().cloned().flat_map(each).map(|(local, m)| (local, MicroBatch::new(m)))
 }
+
+/// The entry in the list of schedules.
+pub(super) const NAMED: NamedSchedule = NamedSchedule {
+    name: "interleaved-1f1b",
+    summary: "Runs 1F1B with several stages on each rank: a smaller bubble for more messages.",
+    tuned: true,
+    make: || Box::new(Interleaved1F1B),
+};
 
 #[cfg(test)]
 mod tests {

@@ -2,6 +2,7 @@
 
 use crate::plan::Plan;
 use crate::schedules::gpipe::Drain;
+use crate::schedules::named::NamedSchedule;
 use crate::schedules::schedule::Schedule;
 use crate::words::compute::Compute;
 use crate::words::error::PlanError;
@@ -67,6 +68,22 @@ impl Schedule for LoopedBfs {
         }))
     }
 }
+
+/// The entry of the drain that takes the last micro-batch first.
+pub(super) const REVERSE: NamedSchedule = NamedSchedule {
+    name: "looped-bfs",
+    summary: "Sends all micro-batches through one stage of a rank before its next; drains the last one first.",
+    tuned: true,
+    make: || Box::new(LoopedBfs::new(Drain::Reverse)),
+};
+
+/// The entry of the drain that takes the first micro-batch first.
+pub(super) const FORWARD: NamedSchedule = NamedSchedule {
+    name: "looped-bfs-forward",
+    summary: "Sends all micro-batches through one stage of a rank before its next; drains the first one first.",
+    tuned: true,
+    make: || Box::new(LoopedBfs::new(Drain::Forward)),
+};
 
 #[cfg(test)]
 mod tests {

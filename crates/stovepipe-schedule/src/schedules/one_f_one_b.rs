@@ -1,6 +1,7 @@
 //! 1F1B: one forward, one backward (PipeDream-Flush, arXiv 2006.09503).
 
 use crate::plan::Plan;
+use crate::schedules::named::NamedSchedule;
 use crate::schedules::schedule::Schedule;
 use crate::words::compute::Compute;
 use crate::words::error::PlanError;
@@ -44,6 +45,14 @@ impl Schedule for OneFOneB {
         }))
     }
 }
+
+/// The entry in the list of schedules.
+pub(super) const NAMED: NamedSchedule = NamedSchedule {
+    name: "1f1b",
+    summary: "Alternates one forward and one backward, which keeps the fewest activations.",
+    tuned: true,
+    make: || Box::new(OneFOneB),
+};
 
 #[cfg(test)]
 mod tests {

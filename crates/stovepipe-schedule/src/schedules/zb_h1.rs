@@ -1,6 +1,7 @@
 //! ZB-H1: 1F1B whose weight gradients fill the bubble (arXiv 2401.10241).
 
 use crate::plan::Plan;
+use crate::schedules::named::NamedSchedule;
 use crate::schedules::schedule::Schedule;
 use crate::words::compute::{Compute, ComputeKind};
 use crate::words::error::PlanError;
@@ -53,6 +54,14 @@ impl Schedule for ZbH1 {
         }))
     }
 }
+
+/// The entry in the list of schedules.
+pub(super) const NAMED: NamedSchedule = NamedSchedule {
+    name: "zb-h1",
+    summary: "Runs 1F1B with split backwards, whose weight gradients fill the bubble.",
+    tuned: false,
+    make: || Box::new(ZbH1),
+};
 
 #[cfg(test)]
 mod tests {

@@ -2,6 +2,7 @@
 //! section 6).
 
 use crate::plan::Plan;
+use crate::schedules::named::NamedSchedule;
 use crate::schedules::row::Row;
 use crate::schedules::row::Way::{Down, Up};
 use crate::schedules::schedule::Schedule;
@@ -91,6 +92,14 @@ impl Schedule for ZbV {
         }))
     }
 }
+
+/// The entry in the list of schedules.
+pub(super) const NAMED: NamedSchedule = NamedSchedule {
+    name: "zb-v",
+    summary: "Places two stages on each rank in the shape of a V, with split backwards.",
+    tuned: false,
+    make: || Box::new(ZbV),
+};
 
 #[cfg(test)]
 mod tests {

@@ -2,12 +2,12 @@
 
 use proptest::prelude::*;
 use stovepipe_schedule::{
-    Edges, Fault, Plan, PlanError, Program, Retention, Schedule, Shape, Stage, StageRetention,
-    schedules,
+    Edges, Fault, NamedSchedule, Plan, PlanError, Program, Retention, Schedule, Shape, Stage,
+    StageRetention, schedules,
 };
 
 fn plans() -> impl Iterator<Item = Plan> {
-    schedules().into_iter().map(|schedule| {
+    schedules().iter().map(NamedSchedule::make).map(|schedule| {
         let shape = Shape::new(3, 7).with_stages_per_rank(schedule.default_stages_per_rank());
         schedule.plan(shape).expect("a plan")
     })

@@ -109,7 +109,7 @@ proptest! {
         rank in any::<prop::sample::Index>(), here in any::<prop::sample::Index>(),
         there in any::<prop::sample::Index>(),
     ) {
-        let schedule = &schedules()[which];
+        let schedule = &schedules()[which].make();
         let shape = Shape::new(ranks, m).with_stages_per_rank(schedule.default_stages_per_rank());
         let Ok(plan) = schedule.plan(shape) else { return Ok(()) };
         let mut rows = plan.rows().to_vec();

@@ -3,9 +3,9 @@
 
 use proptest::prelude::*;
 use stovepipe_schedule::{
-    ComputeKind, CostModel, Drain, DualPipeV, Edges, GPipe, Interleaved1F1B, LoopedBfs, OneFOneB,
-    Plan, PlanError, Program, Retention, Schedule, Shape, StageCost, ZbH1, ZbV, schedules,
-    simulate,
+    ComputeKind, CostModel, Drain, DualPipeV, Edges, GPipe, Interleaved1F1B, LoopedBfs,
+    NamedSchedule, OneFOneB, Plan, PlanError, Program, Retention, Schedule, Shape, StageCost, ZbH1,
+    ZbV, schedules, simulate,
 };
 
 fn lower(plan: &Plan) -> Program {
@@ -85,7 +85,7 @@ proptest! {
     ) {
         let shape = Shape::new(ranks, m).with_stages_per_rank(stages_per_rank);
         let (f, i, w) = (f64::from(f), f64::from(i), f64::from(w));
-        for schedule in schedules() {
+        for schedule in schedules().iter().map(NamedSchedule::make) {
             let name = schedule.name();
             let plan = match schedule.plan(shape) {
                 Ok(plan) => plan,
@@ -176,7 +176,7 @@ proptest! {
         which in 0usize..10, ranks in 1usize..=4, m in 1usize..=10,
         swaps in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..40),
     ) {
-        let schedule = &schedules()[which];
+        let schedule = &schedules()[which].make();
         let shape = Shape::new(ranks, m).with_stages_per_rank(schedule.default_stages_per_rank());
         prop_assume!(takes(schedule.name(), shape));
         let mut rows = schedule.plan(shape).expect("a plan").rows().to_vec();
@@ -207,7 +207,7 @@ proptest! {
 
 #[test]
 fn split_backwards_are_only_where_they_are_said_to_be() {
-    for schedule in schedules() {
+    for schedule in schedules().iter().map(NamedSchedule::make) {
         let shape = Shape::new(2, 4).with_stages_per_rank(schedule.default_stages_per_rank());
         let plan = schedule.plan(shape).expect("a plan");
         let splits = matches!(schedule.name(), "zb-h1" | "zb-v" | "dualpipe-v");
@@ -217,7 +217,7 @@ fn split_backwards_are_only_where_they_are_said_to_be() {
 
 #[test]
 fn impossible_shapes_are_refused_at_once() {
-    for schedule in schedules() {
+    for schedule in schedules().iter().map(NamedSchedule::make) {
         let stages_per_rank = schedule.default_stages_per_rank();
         let shapes = [
             Shape::new(0, 4),

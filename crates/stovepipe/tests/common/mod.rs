@@ -17,7 +17,7 @@ use stovepipe::recompute::{
     Always, Budget, EveryLayers, ExceptLast, LayerActivations, Layout, Never, PolicyError,
     Selective, SqrtLayers,
 };
-use stovepipe::schedule::{Drain, GPipe, OneFOneB, Retention, Stage};
+use stovepipe::schedule::{Drain, GPipe, LayerMemory, OneFOneB, Retention, Stage};
 use stovepipe::{Boundary, Builder};
 
 pub(crate) const DIM: usize = 8;
@@ -216,7 +216,8 @@ impl CheckpointPolicy for HalfBudget {
         let layers: Vec<usize> = layers.collect();
         let in_flight = layout.plan().stage_activations();
         let kept = layers.iter().zip(in_flight).map(|(layers, m)| 10 * (layers * m) as u64);
-        let one = LayerActivations { bytes: 10, input: 1, recompute: 1.0, ..Default::default() };
+        let memory = LayerMemory { activations: 10, input: 1, ..Default::default() };
+        let one = LayerActivations { memory, recompute: 1.0 };
         // At least what rebuilding everything from the first input needs.
         let least = layers.iter().map(|layers| 10 * *layers as u64 + 3).max().unwrap_or(0);
         let budget = (kept.max().unwrap_or(0) / 2).max(least);

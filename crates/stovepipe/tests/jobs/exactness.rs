@@ -8,7 +8,7 @@ use stovepipe::recompute::{
     Always, Budget, CheckpointPolicy, EveryLayers, ExceptLast, LayerActivations, Never, Selective,
     SqrtLayers,
 };
-use stovepipe::schedule::{Drain, GPipe, Interleaved1F1B, OneFOneB, Schedule};
+use stovepipe::schedule::{Drain, GPipe, Interleaved1F1B, LayerMemory, OneFOneB, Schedule};
 
 use crate::model::{Toy, batch, builder, model};
 
@@ -30,8 +30,8 @@ const POLICIES: [MakePolicy; 7] = [
     || Box::new(SqrtLayers),
     || Box::new(Selective::new([1, 4, 6])),
     || {
-        let layer =
-            LayerActivations { bytes: 100, input: 10, recompute: 1.0, ..Default::default() };
+        let memory = LayerMemory { activations: 100, input: 10, ..Default::default() };
+        let layer = LayerActivations { memory, recompute: 1.0 };
         Box::new(Budget::new(700, vec![layer; 11]))
     },
 ];

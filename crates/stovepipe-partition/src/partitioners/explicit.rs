@@ -2,7 +2,11 @@
 //!
 //! It never adapts a cut to another model: sizes that don't fit are an error, not a hint.
 
-use crate::{Costs, Partition, PartitionError, Partitioner};
+use crate::costs::Costs;
+use crate::error::PartitionError;
+use crate::named::{NamedPartitioner, PartitionerFacts};
+use crate::partition::Partition;
+use crate::partitioner::Partitioner;
 
 /// Always the same, given partition; costs are ignored.
 ///
@@ -17,6 +21,21 @@ use crate::{Costs, Partition, PartitionError, Partitioner};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Explicit(Partition);
+
+/// The entry in the list of partitioners.
+pub(super) const NAMED: NamedPartitioner = NamedPartitioner {
+    name: "explicit",
+    form: "explicit=N,…",
+    example: "explicit=4,2",
+    summary: "Cuts by hand: the number of layers of each part.",
+    tuned: false,
+    make,
+};
+
+fn make(argument: &str, _: &PartitionerFacts) -> Result<Box<dyn Partitioner>, PartitionError> {
+    let partition: Partition = argument.parse().map_err(|_| NAMED.refuse(argument))?;
+    Ok(Box::new(Explicit(partition)))
+}
 
 impl Explicit {
     /// Always `partition`.
@@ -51,6 +70,6 @@ impl Partitioner for Explicit {
     }
 
     fn name(&self) -> &str {
-        "explicit"
+        NAMED.name
     }
 }

@@ -16,9 +16,13 @@
 
 use std::ops::{Range, RangeInclusive};
 
+use crate::costs::Costs;
+use crate::error::PartitionError;
 use crate::fixed;
 use crate::halving::smallest_cost;
-use crate::{Costs, Partition, PartitionError, Partitioner};
+use crate::named::NamedPartitioner;
+use crate::partition::Partition;
+use crate::partitioner::Partitioner;
 
 /// The partition whose most expensive part is as cheap as contiguous parts allow.
 ///
@@ -50,6 +54,16 @@ use crate::{Costs, Partition, PartitionError, Partitioner};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Minimax;
 
+/// The entry in the list of partitioners.
+pub(super) const NAMED: NamedPartitioner = NamedPartitioner {
+    name: "minimax",
+    form: "minimax",
+    example: "minimax",
+    summary: "Makes the most expensive part as cheap as can be, and the others even.",
+    tuned: false,
+    make: |_, _| Ok(Box::new(Minimax)),
+};
+
 impl Partitioner for Minimax {
     fn partition(&self, costs: &Costs, parts: usize) -> Result<Partition, PartitionError> {
         costs.check_parts(parts)?;
@@ -60,7 +74,7 @@ impl Partitioner for Minimax {
     }
 
     fn name(&self) -> &str {
-        "minimax"
+        NAMED.name
     }
 }
 

@@ -8,8 +8,13 @@
 
 use std::ops::Range;
 
+use crate::costs::Costs;
+use crate::error::PartitionError;
+use crate::memory::Memory;
+use crate::named::{NamedPartitioner, PartitionerFacts};
+use crate::partition::Partition;
+use crate::partitioner::Partitioner;
 use crate::search::{self, Parts};
-use crate::{Costs, Memory, Partition, PartitionError, Partitioner};
 
 /// The partition whose busiest rank is least busy, under constraints.
 ///
@@ -45,6 +50,22 @@ pub struct ConstrainedMinimax {
     placement: Option<Vec<usize>>,
     pins: Vec<(usize, usize)>,
     groups: Vec<Range<usize>>,
+}
+
+/// The entry in the list of partitioners.
+pub(super) const NAMED: NamedPartitioner = NamedPartitioner {
+    name: "constrained-minimax",
+    form: "constrained-minimax",
+    example: "constrained-minimax",
+    summary: "Does what minimax does for ranks of known speeds, memory, placement, and costs of cuts.",
+    tuned: true,
+    make,
+};
+
+fn make(_: &str, facts: &PartitionerFacts) -> Result<Box<dyn Partitioner>, PartitionError> {
+    let PartitionerFacts { speeds, cut_costs, memory, placement } = facts.clone();
+    let unconstrained = ConstrainedMinimax::new();
+    Ok(Box::new(ConstrainedMinimax { speeds, cut_costs, memory, placement, ..unconstrained }))
 }
 
 /// A partition, and how good it is.
@@ -204,6 +225,6 @@ impl Partitioner for ConstrainedMinimax {
     }
 
     fn name(&self) -> &str {
-        "constrained-minimax"
+        NAMED.name
     }
 }

@@ -1,6 +1,10 @@
 //! Equal numbers of layers, whatever they cost.
 
-use crate::{Costs, Partition, PartitionError, Partitioner};
+use crate::costs::Costs;
+use crate::error::PartitionError;
+use crate::named::NamedPartitioner;
+use crate::partition::Partition;
+use crate::partitioner::Partitioner;
 
 /// Parts whose sizes differ by at most one layer, the bigger ones first.
 ///
@@ -16,6 +20,16 @@ use crate::{Costs, Partition, PartitionError, Partitioner};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Uniform;
 
+/// The entry in the list of partitioners.
+pub(super) const NAMED: NamedPartitioner = NamedPartitioner {
+    name: "uniform",
+    form: "uniform",
+    example: "uniform",
+    summary: "Gives every part the same number of layers, or one more.",
+    tuned: false,
+    make: |_, _| Ok(Box::new(Uniform)),
+};
+
 impl Partitioner for Uniform {
     fn partition(&self, costs: &Costs, parts: usize) -> Result<Partition, PartitionError> {
         costs.check_parts(parts)?;
@@ -25,6 +39,6 @@ impl Partitioner for Uniform {
     }
 
     fn name(&self) -> &str {
-        "uniform"
+        NAMED.name
     }
 }
