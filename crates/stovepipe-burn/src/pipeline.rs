@@ -25,6 +25,7 @@ use crate::stage::tied_gradients::{tied_squared_norm, tied_sums};
 use crate::value::boundary::{Boundary, from_parts, into_packet};
 use crate::value::packet::Packet;
 
+pub(crate) mod agreement;
 pub(crate) mod assemble;
 pub(crate) mod builder;
 pub(crate) mod checks;

@@ -92,6 +92,96 @@ impl<L: Layer> TrainedLayer<L> {
         Ok(self.computing.get_or_insert_with(|| cast_parameters(module, dtype)).clone())
     }
 
+    /// The module as forwards of this kind use it.
+    fn module_for(&mut self, mode: Forward) -> Result<Named<L>, StageError> {
+        let module = self.computing()?;
+        Ok(match mode {
+            Forward::Taped { .. } => module,
+            Forward::Untaped => self.untaped.get_or_insert_with(|| module.no_grad()).clone(),
+            Forward::Evaluate => self.evaluating.get_or_insert_with(|| module.valid()).clone(),
+        })
+    }
+
+    /// Parts in the type that the layer computes in: what comes out of it may be of another, such as that
+    /// of a sum in 32 bits.
+    fn typed(&self, parts: Vec<Box<dyn Part>>) -> Vec<Box<dyn Part>> {
+        match self.compute {
+            Some(dtype) => parts.into_iter().map(|part| part.cast(dtype)).collect(),
+            None => parts,
+        }
+    }
+
+    /// Parts as the layer takes them; as leaves, where a gradient is wanted and there is a tape.
+    fn enter(
+        &self,
+        parts: Vec<Box<dyn Part>>,
+        mode: Forward,
+        wants_gradient: bool,
+    ) -> Vec<Box<dyn Part>> {
+        let entered = self.typed(parts).into_iter().map(|part| match mode {
+            Forward::Taped { .. } if wants_gradient => part.leaf(),
+            Forward::Taped { .. } | Forward::Untaped => part.track(),
+            Forward::Evaluate => part,
+        });
+        entered.collect()
+    }
+
+    /// Gives the context what the layer may pop, by the names that it uses, and returns the same by the
+    /// names in the model.
+    fn pop(
+        &self,
+        context: &mut LayerContext<'_>,
+        mode: Forward,
+    ) -> BTreeMap<String, Vec<Box<dyn Part>>> {
+        let mut popped = BTreeMap::new();
+        let mut arrived = std::mem::take(&mut context.popped);
+        for (called, name) in &self.names[0] {
+            let Some(packet) = arrived.remove(name) else { continue };
+            let parts = self.enter(packet.into_values(), mode, true);
+            context.popped.insert(called.clone(), Packet::of(copied(&parts)));
+            popped.insert(name.clone(), parts);
+        }
+        popped
+    }
+
+    /// Takes what the forward stashed, by the names in the model. Refuses other names than were declared.
+    fn take_stashed(
+        &self,
+        context: &mut LayerContext<'_>,
+    ) -> Result<BTreeMap<String, Vec<Box<dyn Part>>>, StageError> {
+        let stashed = std::mem::take(&mut context.stashed);
+        if !stashed.keys().eq(&self.stashes) {
+            return Err(StageError::Stash {
+                layer: self.name.to_string(),
+                declared: self.stashes.clone(),
+                found: stashed.into_keys().collect(),
+            });
+        }
+        let named = stashed.into_iter().map(|(called, packet)| {
+            (self.names[1][&called].clone(), self.typed(packet.into_values()))
+        });
+        Ok(named.collect())
+    }
+
+    /// Refuses gradients that haven't the shapes of what they are for.
+    fn check_shapes(
+        &self,
+        ends: &[Box<dyn Part>],
+        gradients: &[Option<Box<dyn Part>>],
+    ) -> Result<(), StageError> {
+        for (end, gradient) in ends.iter().zip(gradients) {
+            let gradient = gradient.as_ref().filter(|gradient| gradient.shape() != end.shape());
+            if let Some(gradient) = gradient {
+                return Err(StageError::Shape {
+                    layer: self.name.to_string(),
+                    output: end.describe(),
+                    gradient: gradient.describe(),
+                });
+            }
+        }
+        Ok(())
+    }
+
     /// Takes the complete gradients.
     fn averaged(&mut self, averaging: Averaging) -> Result<GradientsParams, StageError> {
         let mut complete = std::mem::take(&mut self.complete);
@@ -106,6 +196,11 @@ impl<L: Layer> TrainedLayer<L> {
         self.module = Some(module);
         self.forget_copies();
     }
+}
+
+/// The same values off the tape.
+fn detached(parts: &[Box<dyn Part>]) -> Vec<Box<dyn Part>> {
+    parts.iter().map(|part| part.clone_box().detach_to(None)).collect()
 }
 
 /// Names that stand for themselves.
@@ -145,77 +240,33 @@ impl<L: Layer> ErasedLayer for TrainedLayer<L> {
         context: &mut LayerContext<'_>,
         mode: Forward,
     ) -> Result<Forwarded, StageError> {
-        let compute = self.compute;
-        context.compute = compute;
-        let ready = |parts: Vec<Box<dyn Part>>, leaves: bool| -> Vec<Box<dyn Part>> {
-            let ready = parts.into_iter().map(|part| {
-                let part = match compute {
-                    Some(dtype) => part.cast(dtype),
-                    None => part,
-                };
-                match mode {
-                    Forward::Taped { .. } if leaves => part.leaf(),
-                    Forward::Taped { .. } | Forward::Untaped => part.track(),
-                    Forward::Evaluate => part,
-                }
-            });
-            ready.collect()
-        };
-        let inputs = ready(inputs, matches!(mode, Forward::Taped { input_gradient: true }));
+        context.compute = self.compute;
+        let wants_gradient = matches!(mode, Forward::Taped { input_gradient: true });
+        let inputs = self.enter(inputs, mode, wants_gradient);
         let leaves = copied(&inputs);
-        let mut popped = BTreeMap::new();
-        let mut arrived = std::mem::take(&mut context.popped);
-        for (called, name) in &self.names[0] {
-            let Some(packet) = arrived.remove(name) else { continue };
-            let parts = ready(packet.into_values(), true);
-            context.popped.insert(called.clone(), Packet::of(copied(&parts)));
-            popped.insert(name.clone(), parts);
-        }
+        let popped = self.pop(context, mode);
         let input = from_parts::<L::Input>(inputs)
             .map_err(|source| StageError::Boundary { layer: self.name.to_string(), source })?;
-        let module = self.computing()?;
-        let module = match mode {
-            Forward::Taped { .. } => module,
-            Forward::Untaped => self.untaped.get_or_insert_with(|| module.no_grad()).clone(),
-            Forward::Evaluate => self.evaluating.get_or_insert_with(|| module.valid()).clone(),
-        };
-        // What comes out may be of another type, such as that of a sum in 32 bits.
-        let typed = |parts: Vec<Box<dyn Part>>| match compute {
-            Some(dtype) => parts.into_iter().map(|part| part.cast(dtype)).collect(),
-            None => parts,
-        };
-        let outputs = typed(into_parts(module.inner().forward(input, context)));
-        let off_tape = |parts: &[Box<dyn Part>]| -> Vec<Box<dyn Part>> {
-            parts.iter().map(|part| part.clone_box().detach_to(None)).collect()
-        };
-        let detached = off_tape(&outputs);
-        let stashed = std::mem::take(&mut context.stashed).into_iter();
-        let stashed: BTreeMap<String, Vec<Box<dyn Part>>> =
-            stashed.map(|(name, packet)| (name, typed(packet.into_values()))).collect();
-        if !stashed.keys().eq(&self.stashes) {
-            return Err(StageError::Stash {
-                layer: self.name.to_string(),
-                declared: self.stashes.clone(),
-                found: stashed.into_keys().collect(),
-            });
-        }
-        let named = |(called, parts)| (self.names[1][&called].clone(), parts);
-        let stashed: BTreeMap<_, _> = stashed.into_iter().map(named).collect();
-        let sent = stashed.iter().map(|(name, parts)| (name.clone(), Packet::of(off_tape(parts))));
-        let sent = sent.collect();
+        let module = self.module_for(mode)?;
+        let outputs = self.typed(into_parts(module.inner().forward(input, context)));
+        let stashed = self.take_stashed(context)?;
+        let packets =
+            stashed.iter().map(|(name, parts)| (name.clone(), Packet::of(detached(parts))));
+        let packets = packets.collect();
         let added = context.take_losses();
         let loss = added.clone().map(|loss| match mode {
             Forward::Taped { .. } | Forward::Untaped if loss.device().is_autodiff() => loss.inner(),
             _ => loss,
         });
+        let observations = context.take_observations();
+        let values = detached(&outputs);
         let tape = match mode {
             Forward::Taped { .. } => {
                 Some(Tape { inputs: leaves, outputs, loss: added, popped, stashed })
             }
             Forward::Untaped | Forward::Evaluate => None,
         };
-        let observations = context.take_observations();
-        Ok(Forwarded { outputs: detached, tape, loss, stashed: sent, observations })
+        Ok(Forwarded { outputs: values, tape, loss, stashed: packets, observations })
     }
 
     fn backward(
@@ -232,16 +283,7 @@ impl<L: Layer> ErasedLayer for TrainedLayer<L> {
             all.extend(gradients.unwrap_or_else(|| parts.iter().map(|_| None).collect()));
             ends.extend(parts);
         }
-        for (end, gradient) in ends.iter().zip(&all) {
-            let gradient = gradient.as_ref().filter(|gradient| gradient.shape() != end.shape());
-            if let Some(gradient) = gradient {
-                return Err(StageError::Shape {
-                    layer: self.name.to_string(),
-                    output: end.describe(),
-                    gradient: gradient.describe(),
-                });
-            }
-        }
+        self.check_shapes(&ends, &all)?;
         // sum(y * dy) has the gradient dy at y, exactly: that continues the backward pass.
         let seeds = ends.iter().zip(&all).filter(|(end, _)| end.is_tracked());
         let seed = seeds

@@ -14,7 +14,7 @@ use stovepipe_checkpoint::Always;
 
 use super::model::{Toy, batch, pipeline, said};
 use super::{Outcome, Verdict};
-use crate::Backend;
+use crate::backend::Backend;
 
 /// After so many steps in a row that leave the same memory in use, none of them leaks.
 const STILL: usize = 4;

@@ -42,7 +42,7 @@ pub(crate) struct PipelineSpec {
 impl PipelineSpec {
     /// What each stage will be.
     pub(crate) fn summaries(&self) -> Vec<StageSummary> {
-        let of = |stage: Stage| {
+        let summary = |stage: Stage| {
             let range = self.partition.range(stage.index());
             let rank = self.planner.placement[stage.index()];
             StageSummary {
@@ -53,7 +53,7 @@ impl PipelineSpec {
                 device: self.settings.backend.device_name(self.device(rank)),
             }
         };
-        Stage::first(self.partition.parts()).map(of).collect()
+        Stage::first(self.partition.parts()).map(summary).collect()
     }
 
     pub(crate) fn device(&self, rank: Rank) -> &Device {

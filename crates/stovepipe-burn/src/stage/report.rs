@@ -97,12 +97,12 @@ pub(crate) fn metrics_of(reports: &[Report], names: &[String]) -> BTreeMap<Strin
         return BTreeMap::new();
     };
     let metrics = names.iter().zip(last.metrics.chunks(last.losses.len()));
-    let of = |pairs: &[(f64, f64)]| {
+    let mean_of_pairs = |pairs: &[(f64, f64)]| {
         let (sum, weight) =
             pairs.iter().fold((0.0, 0.0), |(s, w), (sum, weight)| (s + sum, w + weight));
         mean(sum, weight)
     };
-    metrics.map(|(name, pairs)| (name.clone(), of(pairs))).collect()
+    metrics.map(|(name, pairs)| (name.clone(), mean_of_pairs(pairs))).collect()
 }
 
 /// The norm of the mean gradient over all stages, if layers reported theirs; tied parameters come last.

@@ -15,13 +15,13 @@ pub(crate) fn tied_sums(ties: &[Tie], reports: &[Report]) -> Vec<Option<Vec<f32>
         gradients.extend(report.tied.iter().map(|(number, gradient)| (*number, gradient)));
     }
     let mut number = 0;
-    let mut of = |tie: &Tie| {
+    let mut sum_of_uses = |tie: &Tie| {
         let uses = number..number + tie.len() as u64;
         number = uses.end;
         let all = gradients.range(uses).map(|(_, gradient)| (*gradient).clone());
         all.reduce(|sum, more| sum.iter().zip(more).map(|(sum, more)| sum + more).collect())
     };
-    ties.iter().map(&mut of).collect()
+    ties.iter().map(&mut sum_of_uses).collect()
 }
 
 /// The sum of the squares of these gradients.

@@ -260,8 +260,8 @@ mod tests {
 
     #[test]
     fn a_missing_gradient_and_joined_values_stay_what_they_are() {
-        let one = || Box::new(Tensor::<1>::ones([2], &Device::flex())) as Box<dyn Part>;
-        let first = Packet::gradients(vec![None, Some(one())]);
+        let ones = || Box::new(Tensor::<1>::ones([2], &Device::flex())) as Box<dyn Part>;
+        let first = Packet::gradients(vec![None, Some(ones())]);
         let second = Packet::gradients(vec![None]);
         let found = sent(Packet::join(vec![first, second])).split();
         let present: Vec<Vec<bool>> = found

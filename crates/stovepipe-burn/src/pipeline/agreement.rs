@@ -1,0 +1,63 @@
+//! What ranks in several processes compare before they run anything.
+
+use stovepipe_runtime::Agreement;
+
+use crate::pipeline::Pipeline;
+use crate::pipeline::spec::PipelineSpec;
+use crate::stage::batch::{Task, Values};
+use crate::value::boundary::Boundary;
+
+/// What a pipeline must have in common with those of other processes.
+pub(crate) fn agreement_on_model(spec: &PipelineSpec) -> Agreement {
+    let PipelineSpec {
+        layers,
+        layer_facts,
+        partition,
+        compute_dtype,
+        scaler,
+        metric_names,
+        settings,
+        ..
+    } = spec;
+    let names = layers.iter().zip(layer_facts).map(|(layer, facts)| {
+        let floats: Vec<_> = facts.floats.iter().map(|float| (&float.path, &float.shape)).collect();
+        (&*layer.name, facts.parameters, floats, &facts.stashes, &facts.pops)
+    });
+    let tied: Vec<_> = settings.ties.iter().flatten().map(|tied| &tied.path).collect();
+    Agreement::new()
+        .with("the number of layers", layers.len())
+        .with_fingerprint("the model", (names.collect::<Vec<_>>(), tied))
+        .with("the cut into stages", partition)
+        .with("the seed", settings.seed)
+        .with("clipping", format_args!("{:?}", settings.clipping))
+        .with("staged updates", settings.atomic_updates)
+        .with("the type of computation", format_args!("{compute_dtype:?}"))
+        .with("loss scaling", format_args!("{scaler:?}"))
+        .with("metrics", metric_names.join(", "))
+}
+
+impl Task {
+    fn describe(&self) -> String {
+        match self {
+            Self::Train(rate) => format!("step at learning rate {}", rate.base()),
+            Self::Accumulate => "accumulate".to_owned(),
+            Self::Gradients => "gradients".to_owned(),
+            Self::Evaluate => "evaluate".to_owned(),
+            Self::Predict => "predict".to_owned(),
+        }
+    }
+}
+
+impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
+    /// What processes compare before a call.
+    pub(crate) fn agreement_on_call(&self, task: &Task, values: &Values) -> Agreement {
+        if !self.workers.is_spread() {
+            return Agreement::new();
+        }
+        let agreement = Agreement::new().with("the call", task.describe());
+        agreement
+            .and(self.agreement.clone())
+            .with("the number of updates so far", self.updates)
+            .with_fingerprint("the batch", values)
+    }
+}
