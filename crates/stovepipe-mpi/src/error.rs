@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// Why this process can't take part in an MPI job.
+/// The reason why this process can't take part in an MPI job.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MpiError {

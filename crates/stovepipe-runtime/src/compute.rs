@@ -108,7 +108,7 @@ pub trait StageCompute: Send + 'static {
     type Input: Send + Sync + 'static;
     /// The output that a stage hands back after a step, such as predictions.
     type Output: Send + 'static;
-    /// Why a stage fails.
+    /// The error with which a stage fails.
     type Error: std::error::Error + Send + Sync + 'static;
 
     /// Whether [`backward_input`](Self::backward_input) and

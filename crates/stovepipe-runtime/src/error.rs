@@ -87,7 +87,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// Why a step failed.
+/// The reason why a step failed.
 ///
 /// Unless [`poisons`](Self::poisons) says otherwise, nothing has been updated and another step can
 /// be tried.

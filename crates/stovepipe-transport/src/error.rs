@@ -5,7 +5,7 @@ use thiserror::Error;
 
 use crate::tag::Tag;
 
-/// Why an operation of a [`Transport`](crate::Transport) failed.
+/// The reason why an operation of a [`Transport`](crate::Transport) failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TransportError {

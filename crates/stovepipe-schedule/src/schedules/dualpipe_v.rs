@@ -7,6 +7,7 @@ use crate::schedules::named::NamedSchedule;
 use crate::schedules::row::Row;
 use crate::schedules::row::Way::{Down, Up};
 use crate::schedules::schedule::Schedule;
+use crate::words::compute::Compute;
 use crate::words::error::PlanError;
 use crate::words::shape::Shape;
 
@@ -47,44 +48,7 @@ impl Schedule for DualPipeV {
                 ),
             });
         }
-        Plan::new((0..ranks).map(|rank| {
-            let after = ranks - 1 - rank;
-            let mut row = Row::new(rank, ranks, micro_batches);
-            for _ in 0..2 * after {
-                row.forward(Down);
-            }
-            for _ in 0..=rank {
-                row.forward(Down);
-                row.forward(Up);
-            }
-            for _ in 0..after {
-                row.input(Up);
-                row.weight(None);
-                row.forward(Up);
-            }
-            for _ in 0..micro_batches - 2 * ranks + rank + 1 {
-                row.forward(Down);
-                row.backward(Up);
-                row.forward(Up);
-                row.backward(Down);
-            }
-            for _ in 0..after {
-                row.backward(Up);
-                row.forward(Up);
-                row.backward(Down);
-            }
-            // In the second half of the drain others wait for input gradients only.
-            for i in 0..2 * (rank + 1) {
-                let way = if i % 2 == 0 { Up } else { Down };
-                if i <= rank { row.backward(way) } else { row.input(way) }
-            }
-            for _ in 0..after {
-                row.weight(None);
-                row.input(Down);
-            }
-            while row.weight(None) {}
-            row.into_actions()
-        }))
+        Plan::new((0..ranks).map(|rank| row(rank, ranks, micro_batches)))
     }
 }
 
@@ -95,6 +59,46 @@ pub(super) const NAMED: NamedSchedule = NamedSchedule {
     tuned: false,
     make: || Box::new(DualPipeV),
 };
+
+/// The row of one rank.
+fn row(rank: usize, ranks: usize, micro_batches: usize) -> Vec<Compute> {
+    let after = ranks - 1 - rank;
+    let mut row = Row::new(rank, ranks, micro_batches);
+    for _ in 0..2 * after {
+        row.forward(Down);
+    }
+    for _ in 0..=rank {
+        row.forward(Down);
+        row.forward(Up);
+    }
+    for _ in 0..after {
+        row.input(Up);
+        row.weight(None);
+        row.forward(Up);
+    }
+    for _ in 0..micro_batches - 2 * ranks + rank + 1 {
+        row.forward(Down);
+        row.backward(Up);
+        row.forward(Up);
+        row.backward(Down);
+    }
+    for _ in 0..after {
+        row.backward(Up);
+        row.forward(Up);
+        row.backward(Down);
+    }
+    // In the second half of the drain others wait for input gradients only.
+    for i in 0..2 * (rank + 1) {
+        let way = if i % 2 == 0 { Up } else { Down };
+        if i <= rank { row.backward(way) } else { row.input(way) }
+    }
+    for _ in 0..after {
+        row.weight(None);
+        row.input(Down);
+    }
+    while row.weight(None) {}
+    row.into_actions()
+}
 
 #[cfg(test)]
 mod tests {

@@ -6,6 +6,7 @@ use crate::schedules::named::NamedSchedule;
 use crate::schedules::row::Row;
 use crate::schedules::row::Way::{Down, Up};
 use crate::schedules::schedule::Schedule;
+use crate::words::compute::Compute;
 use crate::words::error::PlanError;
 use crate::words::shape::Shape;
 
@@ -55,41 +56,7 @@ impl Schedule for ZbV {
                 ),
             });
         }
-        Plan::new((0..ranks).map(|rank| {
-            let mut row = Row::new(rank, ranks, micro_batches);
-            for _ in 0..2 * (ranks - rank) - 1 {
-                row.forward(Down);
-            }
-            for _ in 0..rank {
-                row.forward(Up);
-                row.forward(Down);
-            }
-            for _ in rank..ranks {
-                row.forward(Up);
-                row.input(Up);
-                row.weight(Some(Up));
-            }
-            while row.forwards(Up) < full {
-                if row.forwards(Down) < full {
-                    row.forward(Down);
-                }
-                row.input(Down);
-                row.weight(Some(Down));
-                row.forward(Up);
-                row.input(Up);
-                row.weight(Some(Up));
-            }
-            for _ in 0..rank {
-                row.input(Down);
-                row.input(Up);
-            }
-            for _ in rank..ranks {
-                row.input(Down);
-                row.weight(Some(Down));
-            }
-            while row.weight(Some(Up)) || row.weight(Some(Down)) {}
-            row.into_actions()
-        }))
+        Plan::new((0..ranks).map(|rank| row(rank, ranks, micro_batches, full)))
     }
 }
 
@@ -100,6 +67,49 @@ pub(super) const NAMED: NamedSchedule = NamedSchedule {
     tuned: false,
     make: || Box::new(ZbV),
 };
+
+/// The row of one rank, written for `full` micro-batches, of which the last may not be there. The
+/// numbers are those of the list above.
+fn row(rank: usize, ranks: usize, micro_batches: usize, full: usize) -> Vec<Compute> {
+    let mut row = Row::new(rank, ranks, micro_batches);
+    // 1
+    for _ in 0..2 * (ranks - rank) - 1 {
+        row.forward(Down);
+    }
+    // 2
+    for _ in 0..rank {
+        row.forward(Up);
+        row.forward(Down);
+    }
+    // 3
+    for _ in rank..ranks {
+        row.forward(Up);
+        row.input(Up);
+        row.weight(Some(Up));
+    }
+    // 4
+    while row.forwards(Up) < full {
+        if row.forwards(Down) < full {
+            row.forward(Down);
+        }
+        row.input(Down);
+        row.weight(Some(Down));
+        row.forward(Up);
+        row.input(Up);
+        row.weight(Some(Up));
+    }
+    // 5
+    for _ in 0..rank {
+        row.input(Down);
+        row.input(Up);
+    }
+    for _ in rank..ranks {
+        row.input(Down);
+        row.weight(Some(Down));
+    }
+    while row.weight(Some(Up)) || row.weight(Some(Down)) {}
+    row.into_actions()
+}
 
 #[cfg(test)]
 mod tests {

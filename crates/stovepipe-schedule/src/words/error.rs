@@ -45,7 +45,7 @@ pub enum Fault {
     },
 }
 
-/// Why a plan or a program is refused.
+/// The reason why a plan or a program is refused.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
@@ -155,7 +155,7 @@ pub enum PlanError {
     },
 }
 
-/// Why a cost model is refused.
+/// The reason why a cost model is refused.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CostError {

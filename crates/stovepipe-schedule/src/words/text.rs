@@ -81,25 +81,7 @@ fn parse(mut text: &str) -> Result<Action, &'static str> {
             'B' => Direction::Backward,
             _ => return Err("a message carries F (activation) or B (gradient)"),
         };
-        let sign = if sends { '>' } else { '<' };
-        // Forward messages go up the stages, backward ones down; the peer of a receive is the one
-        // it came from.
-        let peer_above = sends == (direction == Direction::Forward);
-        let peer = match rest.strip_prefix(sign) {
-            Some(after) => {
-                rest = after;
-                number(&mut rest)?
-            }
-            None if peer_above => here.index() + 1,
-            None => here.index().checked_sub(1).ok_or("stage 0 has no stage before it")?,
-        };
-        if u32::try_from(peer).is_err() {
-            return Err("a number is too large");
-        }
-        if peer_above != (peer > here.index()) || peer == here.index() {
-            return Err("activations go to a higher stage and gradients to a lower one");
-        }
-        let peer = Stage::new(peer);
+        let peer = parse_peer(&mut rest, here, sends, direction)?;
         let (from, to) = if sends { (here, peer) } else { (peer, here) };
         let message = Message { direction, from, to, micro_batch };
         if sends { Action::Send(message) } else { Action::Recv(message) }
@@ -111,6 +93,34 @@ fn parse(mut text: &str) -> Result<Action, &'static str> {
         Compute::new(kind, here, micro_batch).into()
     };
     if rest.is_empty() { Ok(action) } else { Err("something follows the action") }
+}
+
+/// Takes the other stage of a message from the start of `rest`. It isn't written where it is the
+/// neighbour.
+fn parse_peer(
+    rest: &mut &str,
+    here: Stage,
+    sends: bool,
+    direction: Direction,
+) -> Result<Stage, &'static str> {
+    // Forward messages go up the stages, backward ones down; the peer of a receive is the one it
+    // came from.
+    let is_above = sends == (direction == Direction::Forward);
+    let peer = match rest.strip_prefix(if sends { '>' } else { '<' }) {
+        Some(after) => {
+            *rest = after;
+            number(rest)?
+        }
+        None if is_above => here.index() + 1,
+        None => here.index().checked_sub(1).ok_or("stage 0 has no stage before it")?,
+    };
+    if u32::try_from(peer).is_err() {
+        return Err("a number is too large");
+    }
+    if is_above != (peer > here.index()) || peer == here.index() {
+        return Err("activations go to a higher stage and gradients to a lower one");
+    }
+    Ok(Stage::new(peer))
 }
 
 impl FromStr for Action {

@@ -1,4 +1,5 @@
-//! Runs a check on all ranks of a group, each on a thread of its own, and turns a hang into an error.
+//! Runs a check on all ranks of a group, each on a thread of its own, and turns a hang into an
+//! error.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,7 +22,8 @@ use crate::transport::Transport;
 /// use std::time::Duration;
 /// use stovepipe_transport::{InProcess, conformance};
 ///
-/// conformance::on_threads(InProcess::group(2), Duration::from_secs(60), conformance::ring).expect("a ring");
+/// let limit = Duration::from_secs(60);
+/// conformance::on_threads(InProcess::group(2), limit, conformance::ring).expect("a ring");
 /// ```
 ///
 /// # Errors
