@@ -354,7 +354,7 @@ fn by_shape(bench: &Bench, arguments: &Arguments) -> Result<Vec<Peak>> {
 fn print_shapes(bench: &Bench, peaks: &[Peak], arguments: &Arguments) {
     let layer = &bench.profile.layers()[bench.model.layers / 2];
     let Some(of_batch) = layer.measurements.last() else { return };
-    let kept = of_batch.memory.map_or(0, |memory| memory.activation_bytes) as f64;
+    let kept = of_batch.memory.map_or(0, |memory| memory.activations) as f64;
     let input = of_batch.input_bytes as f64;
     let mut table = Table::new();
     let header = arguments.micro_batches.iter().map(|m| format!("M = {m}"));

@@ -1,15 +1,16 @@
-//! The one way from a plan to a program: a policy decides about the plan, and the plan is lowered with
-//! what it decided. Pipelines, the tuner, benches and the command line all go through here.
+//! The one way from a plan to a program: a policy decides about the plan, and the plan is lowered
+//! with what it decided. Pipelines, the tuner, benches and the command line all go through here.
 
 use stovepipe_schedule::{Edges, Mode, Plan, Program, Retention};
 
 use crate::error::PolicyError;
 use crate::policy::{CheckpointPolicy, Layout};
 
-/// Lowers a plan along the model's edges, with what the policy keeps of `layers` layers in each stage.
+/// Lowers a plan along the model's edges, with what the policy keeps of `layers` layers in each
+/// stage.
 ///
-/// What the plan recomputes by an `R` of its own is recomputed too. For a plan without backwards the
-/// policy isn't asked: nothing is kept anyway.
+/// What the plan recomputes by an `R` of its own is recomputed too. For a plan without backwards
+/// the policy isn't asked: nothing is kept anyway.
 ///
 /// ```
 /// use stovepipe_checkpoint::{Always, lower};
@@ -23,8 +24,8 @@ use crate::policy::{CheckpointPolicy, Layout};
 ///
 /// # Errors
 ///
-/// [`PolicyError`] if there are layers for another number of stages, if the policy refuses the plan, or
-/// if edges don't go with it.
+/// [`PolicyError`] if there are layers for another number of stages, if the policy refuses the
+/// plan, or if edges don't go with it.
 pub fn lower(
     plan: &Plan,
     layers: &[usize],
@@ -53,7 +54,9 @@ pub fn decide(
 
 #[cfg(test)]
 mod tests {
-    use stovepipe_schedule::{ForwardOnly, MicroBatch, OneFOneB, Schedule, Shape, Stage};
+    use stovepipe_schedule::{
+        ForwardOnly, MicroBatch, OneFOneB, Schedule, Shape, Stage, StageRetention,
+    };
 
     use super::*;
     use crate::{Always, Never};
@@ -62,9 +65,9 @@ mod tests {
     fn what_a_plan_recomputes_by_itself_is_recomputed() {
         let plan = Plan::parse(["0F0 0F1 0R0 0B0 0B1"].map(str::split_whitespace)).expect("valid");
         let program = lower(&plan, &[3], &Never, &Edges::chain(1)).expect("lowers");
-        let dropped = |m| program.retention().of(Stage::new(0), MicroBatch::new(m)).dropped();
-        assert_eq!(dropped(0), &[0..3][..]);
-        assert!(dropped(1).is_empty());
+        let kept = |m| program.retention().of(Stage::new(0), MicroBatch::new(m));
+        assert_eq!(kept(0), &StageRetention::drop_all(3));
+        assert!(!kept(1).recomputes());
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Arguments that name a schedule, a checkpoint policy or a partitioner: what they take and their help
-//! come from the list of each.
+//! Arguments that name a schedule, a checkpoint policy or a partitioner: what they take and their
+//! help come from the list of each.
 
 use std::ffi::OsStr;
 

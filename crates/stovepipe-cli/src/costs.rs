@@ -69,11 +69,12 @@ pub(crate) struct CostArguments {
         default_value = "2"
     )]
     backward: Vec<f64>,
-    /// The part of the backward that schedules with split backwards may defer; by default half of it.
+    /// The part of the backward that schedules with split backwards may defer; by default half of
+    /// it.
     #[arg(long, value_name = "T,…", value_delimiter = ',', allow_hyphen_values = true)]
     weight_grad: Vec<f64>,
-    /// The activations that are recomputed instead of kept; by default never, or always if --recompute is
-    /// given. Each stage counts as one layer.
+    /// The activations that are recomputed instead of kept; by default never, or always if
+    /// --recompute is given. Each stage counts as one layer.
     #[arg(long, value_name = "POLICY", value_parser = ByName::policy())]
     checkpoint: Option<String>,
     /// Time of a recomputation; by default that of a forward.
@@ -114,7 +115,7 @@ impl CostArguments {
         !self.recompute.is_empty()
     }
 
-    /// Whether it is said what is recomputed.
+    /// Whether a policy is given.
     pub(crate) fn chooses_recomputation(&self) -> bool {
         self.checkpoint.is_some()
     }

@@ -10,7 +10,7 @@ use crate::output::{self, time};
 
 /// Cuts layers with known costs into contiguous parts.
 ///
-/// minimax finds the best bottleneck there is, then the smallest sum of squares, then the earliest cut.
+/// A cut is as good as its bottleneck, the cost of the largest part.
 // So that a negative cost gets its own message.
 #[derive(Args)]
 #[command(allow_negative_numbers = true)]
@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
         required = true
     )]
     costs: Vec<f64>,
-    /// How many parts.
+    /// The number of parts.
     #[arg(long, value_name = "K")]
     parts: usize,
     /// The way they are cut.

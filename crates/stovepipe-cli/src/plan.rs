@@ -19,7 +19,7 @@ pub(crate) struct Arguments {
     schedule: String,
     #[command(flatten)]
     shape: ShapeArguments,
-    /// How it is written. `stovepipe check` and `simulate --plan` read csv and json.
+    /// The form in which it is written. `stovepipe check` and `simulate --plan` read csv and json.
     #[arg(long, value_enum, default_value_t = Format::Grid)]
     format: Format,
     /// Same as `--format json`.

@@ -12,11 +12,12 @@ use stovepipe_schedule::{CostModel, Edges, Schedule, Shape, schedule_named, simu
 use crate::by_name::ByName;
 use crate::output::{self, percent, time};
 
-/// Cuts a fixed amount of work into more and more micro-batches: the bubble shrinks, the overhead grows.
+/// Cuts a fixed amount of work into more and more micro-batches: the bubble shrinks, the overhead
+/// grows.
 ///
-/// A stage has `work` to do in each direction, so an action takes work / M + overhead. For the flush
-/// schedules (gpipe and 1f1b) the best M is near sqrt((P − 1) work / overhead), the continuous optimum of
-/// 2 (M + P − 1) (work / M + overhead).
+/// A stage has `work` to do in each direction, so an action takes work / M + overhead. For the
+/// flush schedules (gpipe and 1f1b) the best M is near sqrt((P − 1) work / overhead), the
+/// continuous optimum of 2 (M + P − 1) (work / M + overhead).
 // So that a negative cost gets its own message.
 #[derive(Args)]
 #[command(allow_negative_numbers = true)]

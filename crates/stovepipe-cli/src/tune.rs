@@ -15,8 +15,8 @@ use crate::output::{self, percent, time};
 
 /// Chooses stages, micro-batches, schedule and recomputation for a model from its measured layers.
 ///
-/// Every configuration is cut, planned and simulated. Times are in seconds. With --memory, only what
-/// fits is chosen.
+/// Every configuration is cut, planned and simulated. Times are in seconds. With --memory, only
+/// what fits is chosen.
 #[derive(Args)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     /// The memory of each rank, like 16GiB: one value for all, or one for each.
     #[arg(long, value_name = "SIZE,…", value_delimiter = ',')]
     memory: Vec<ByteSize>,
-    /// How fast each rank is, compared with the device that was measured.
+    /// The speed of each rank, compared with the device that was measured.
     #[arg(long, value_name = "X,…", value_delimiter = ',')]
     speeds: Vec<f64>,
     /// The links' latency in seconds.
@@ -56,7 +56,7 @@ pub(crate) struct Arguments {
         value_parser = ByName::partitioner()
     )]
     partitioner: Option<String>,
-    /// How many of the best are shown.
+    /// The number of the best that are shown.
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
     /// Writes JSON, with everything that was tried.
@@ -122,8 +122,8 @@ impl Arguments {
         output::print(&format!("{table}\n{more}{unfit}best: {}\n", report.best().configuration))
     }
 
-    /// The policies that are asked for. What layers hold depends on the size of a micro-batch, so it is
-    /// only known if there is one.
+    /// The policies that are asked for. What layers hold depends on the size of a micro-batch, so
+    /// it is only known if there is one.
     fn policies(&self, profile: &Profile) -> Result<Vec<Box<dyn CheckpointPolicy>>> {
         let batch = self.batch.or(profile.sizes().max()).unwrap_or(1);
         let mut facts = PolicyFacts::default();

@@ -1,9 +1,11 @@
-//! The times and bytes of each layer at several sizes of a micro-batch, and the file they are kept in.
+//! The times and bytes of each layer at several sizes of a micro-batch, and the file they are kept
+//! in.
 //!
 //! Times are in seconds and measured at the sizes that will be run: a large batch's time divided by
-//! the number of micro-batches hides what every action costs however small it is. Between two measured
-//! sizes they are taken from the straight line, and beyond them not at all.
+//! the number of micro-batches hides what every action costs however small it is. Between two
+//! measured sizes they are taken from the straight line, and beyond them not at all.
 
+mod counted;
 mod layer;
 mod time;
 
@@ -15,7 +17,7 @@ use stovepipe_partition::Costs;
 use stovepipe_schedule::StageMemory;
 
 pub(crate) use self::layer::LayerCost;
-pub use self::layer::{LayerProfile, Measurement, MemoryUse};
+pub use self::layer::{LayerProfile, Measurement};
 pub use self::time::Time;
 use crate::error::TuneError;
 
@@ -36,17 +38,21 @@ impl Profile {
     ///
     /// # Errors
     ///
-    /// [`TuneError::Profile`] unless there is a layer, all were measured at the same sizes, ascending
-    /// and at least 1, and every time is finite and not negative.
-    pub fn new(device: impl Into<String>, layers: Vec<LayerProfile>) -> Result<Self, TuneError> {
+    /// [`TuneError::Profile`] unless there is a layer, all were measured at the same sizes,
+    /// ascending and at least 1, and every time is finite and not negative.
+    pub fn new(
+        device: impl Into<String>,
+        mut layers: Vec<LayerProfile>,
+    ) -> Result<Self, TuneError> {
+        layers.iter_mut().for_each(LayerProfile::complete);
         let profile =
             Self { version: Self::VERSION, device: device.into(), workspace_bytes: 0, layers };
         profile.check()?;
         Ok(profile)
     }
 
-    /// With the bytes that a rank's threads keep for themselves once they have computed, such as what
-    /// matrix products are packed into.
+    /// With the bytes that a rank's threads keep for themselves once they have computed, such as
+    /// what matrix products are packed into.
     #[must_use]
     pub fn with_workspace(self, bytes: u64) -> Self {
         Self { workspace_bytes: bytes, ..self }
@@ -64,7 +70,7 @@ impl Profile {
     ///
     /// [`TuneError::Json`], [`TuneError::Version`], and as [`Profile::new`].
     pub fn from_json(text: &str) -> Result<Self, TuneError> {
-        /// What every version has.
+        /// The fields of every version.
         #[derive(Deserialize)]
         struct Head {
             version: u32,
@@ -92,7 +98,7 @@ impl Profile {
         Ok(serde_json::to_string_pretty(self)?)
     }
 
-    /// What it was measured on.
+    /// The device that was measured.
     #[must_use]
     pub fn device(&self) -> &str {
         &self.device
@@ -126,8 +132,8 @@ impl Profile {
         costs_of(costs.iter().map(|cost| cost.forward + cost.backward))
     }
 
-    /// The bytes of every layer to cut by: parameters, gradients, optimizer state, and what it keeps
-    /// from forward to backward for `samples` samples.
+    /// The bytes of every layer to cut by: parameters, gradients, optimizer state, and what it
+    /// keeps from forward to backward for `samples` samples.
     ///
     /// # Errors
     ///
@@ -144,8 +150,8 @@ impl Profile {
         costs_of(bytes.into_iter())
     }
 
-    /// What each layer costs to keep and to compute again for `samples` samples: what
-    /// [`Budget`](stovepipe_checkpoint::Budget) decides by.
+    /// The price of keeping and of recomputing each layer for `samples` samples, by which
+    /// [`Budget`](stovepipe_checkpoint::Budget) decides.
     ///
     /// # Errors
     ///
@@ -158,8 +164,8 @@ impl Profile {
         costs.iter().map(priced).collect::<Option<_>>().ok_or_else(unknown_bytes)
     }
 
-    /// What a stage of these layers needs for micro-batches of `samples` samples, to be counted by
-    /// [`Program::peak_bytes`](stovepipe_schedule::Program::peak_bytes).
+    /// The bytes of a stage of these layers for micro-batches of `samples` samples, as
+    /// [`Program::peak_bytes`](stovepipe_schedule::Program::peak_bytes) counts them.
     ///
     /// # Errors
     ///
@@ -261,6 +267,8 @@ fn costs_of(costs: impl Iterator<Item = f64>) -> Result<Costs, TuneError> {
 
 #[cfg(test)]
 mod tests {
+    use stovepipe_schedule::LayerMemory;
+
     use super::*;
 
     fn measurement(samples: usize, seconds: f64) -> Measurement {
@@ -271,9 +279,9 @@ mod tests {
             backward: Time { median: 2.0 * seconds, spread: 0.1 },
             input_bytes: 10,
             output_bytes: 10 * samples as u64,
-            memory: Some(MemoryUse {
-                activation_bytes: 100 * samples as u64,
-                ..MemoryUse::default()
+            memory: Some(LayerMemory {
+                activations: 100 * samples as u64,
+                ..LayerMemory::default()
             }),
         }
     }
@@ -324,6 +332,25 @@ mod tests {
             error(r#"{"version": 2, "device": "", "workspace_bytes": 0, "layers": []}"#)
                 .contains("no layers")
         );
+    }
+
+    #[test]
+    fn files_keep_their_form() {
+        let measured = layer(vec![measurement(1, 0.5)]);
+        let text = Profile::new("test", vec![measured]).expect("valid").to_json().expect("writes");
+        let text: String = text.split_whitespace().collect();
+        let measurement = r#"{"samples":1,"forward":{"median":0.5,"spread":0.0},
+            "recompute":{"median":0.5,"spread":0.0},"backward":{"median":1.0,"spread":0.1},
+            "input_bytes":10,"output_bytes":10,"memory":{"activation_bytes":100,
+            "forward_bytes":0,"untaped_bytes":0,"backward_bytes":0}}"#;
+        let expected = format!(
+            r#"{{"version":2,"device":"test","workspace_bytes":0,"layers":[{{"name":"layer",
+            "parameter_bytes":1,"gradient_bytes":2,"optimizer_bytes":3,"update_bytes":4,
+            "staged_bytes":5,"update":{{"median":0.0,"spread":0.0}},
+            "measurements":[{measurement}]}}]}}"#
+        );
+        let expected: String = expected.split_whitespace().collect();
+        assert_eq!(text, expected);
     }
 
     #[test]

@@ -22,21 +22,22 @@ use crate::report::{Choice, Configuration, Rejected, Report};
 
 /// Searches stages, micro-batches, schedule and checkpoint policy for the fastest step.
 ///
-/// Each configuration is cut at the size that its micro-batches have, planned, and simulated with the
-/// costs of that size, links included. What the ranks hold is what
+/// Each configuration is cut at the size that its micro-batches have, planned, and simulated with
+/// the costs of that size, links included. What the ranks hold is what
 /// [`Program::peak_bytes`](stovepipe_schedule::Program::peak_bytes) counts of parameters, states,
 /// gradients, activations and what is needed temporarily.
 ///
 /// By default it tries the [schedules](stovepipe_schedule::schedules),
 /// [policies](stovepipe_checkpoint::policies) and [partitioners](stovepipe_partition::partitioners)
-/// whose entries say so: those that every stage can run and that need no argument. Of numbers it tries
-/// the stages per rank that a schedule is made for, every number of ranks, and powers of two as numbers
-/// of micro-batches.
+/// whose entries say so: those that every stage can run and that need no argument. Of numbers it
+/// tries the stages per rank that a schedule is made for, every number of ranks, and powers of two
+/// as numbers of micro-batches.
 #[derive(Clone)]
 pub struct Tuner<'a>(Request<'a>);
 
 impl<'a> Tuner<'a> {
-    /// For the layers of a profile on the ranks of a cluster. The batch is the largest size measured.
+    /// For the layers of a profile on the ranks of a cluster. The batch is the largest size
+    /// measured.
     #[must_use]
     pub fn new(profile: &'a Profile, cluster: &'a Cluster) -> Self {
         let schedules = schedules().iter().filter(|named| named.tuned);
@@ -74,8 +75,8 @@ impl<'a> Tuner<'a> {
         self
     }
 
-    /// Only these partitioners, by [name](stovepipe_partition::partitioner_named): each plan makes them
-    /// anew with its own facts. The layers are cut by the first of them whose cut fits.
+    /// Only these partitioners, by [name](stovepipe_partition::partitioner_named): each plan makes
+    /// them anew with its own facts. The layers are cut by the first of them whose cut fits.
     #[must_use]
     pub fn partitioners(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.0.partitioners = names.into_iter().map(Into::into).collect();
@@ -107,8 +108,8 @@ impl<'a> Tuner<'a> {
     ///
     /// # Errors
     ///
-    /// [`TuneError::Request`] if something asked for makes no sense; [`TuneError::NothingFits`] if no
-    /// configuration can run, with the reasons, and with what would help.
+    /// [`TuneError::Request`] if something asked for makes no sense; [`TuneError::NothingFits`] if
+    /// no configuration can run, with the reasons, and with what would help.
     pub fn tune(&self) -> Result<Report, TuneError> {
         let request = &self.0;
         request.check()?;
@@ -133,11 +134,12 @@ impl<'a> Tuner<'a> {
         Ok(report)
     }
 
-    /// What a configuration would take with a cut of one's own, whether or not it fits into memory.
+    /// Predicts a configuration with a cut of one's own, whether or not it fits into memory.
     ///
     /// # Errors
     ///
-    /// [`TuneError::Request`] if something asked for makes no sense, or can't be planned and simulated.
+    /// [`TuneError::Request`] if something asked for makes no sense, or can't be planned and
+    /// simulated.
     pub fn predict(
         &self,
         configuration: &Configuration,

@@ -1,4 +1,5 @@
-//! The command as a user runs it: known numbers, files, errors that help, and every choice there is.
+//! The command as a user runs it: known numbers, files, errors that help, and every choice there
+//! is.
 
 mod command;
 mod files;

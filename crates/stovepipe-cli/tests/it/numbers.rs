@@ -1,4 +1,5 @@
-//! Figures that are known: makespans, bubbles, peaks, cuts, and the price of recomputation and messages.
+//! Figures that are known: makespans, bubbles, peaks, cuts, and the price of recomputation and
+//! messages.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
-//! Every entry of every registry is in the command line's help, in what it accepts, in the tuner, and in
-//! the documents. So an entry needs its own file and its registry, and nothing else by hand.
+//! Every entry of every registry is in the command line's help, in what it accepts, in the tuner,
+//! and in the documents. So an entry needs its own file and its registry, and nothing else by hand.
 
 use std::path::PathBuf;
 

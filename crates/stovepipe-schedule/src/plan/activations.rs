@@ -44,6 +44,24 @@ impl Plan {
         at_peak
     }
 
+    /// The larger of a stage's input and output, in bytes, that comes from a stage of another rank: as
+    /// a value from the stage before, or as a gradient from the one after.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such stage.
+    #[must_use]
+    pub fn arriving(&self, stage: Stage, input: u64, output: u64) -> u64 {
+        let placement = self.placement();
+        let elsewhere = |other: Option<usize>| {
+            let rank = other.and_then(|other| placement.get(other));
+            rank.is_some_and(|rank| *rank != placement[stage.index()])
+        };
+        let before = elsewhere(stage.index().checked_sub(1)).then_some(input);
+        let after = elsewhere(Some(stage.index() + 1)).then_some(output);
+        before.unwrap_or(0).max(after.unwrap_or(0))
+    }
+
     /// The most micro-batches between forward and backward in these actions of one rank.
     pub(crate) fn peak_in_flight<'a>(
         &self,

@@ -38,9 +38,12 @@ impl Program {
         let fixed = total(own.iter().map(|stage| stages[stage.index()].fixed));
         let workspace = own.iter().map(|stage| stages[stage.index()].workspace).max();
         let fixed = fixed.saturating_add(workspace.unwrap_or(0));
-        let arriving = own.iter().map(|&stage| self.arriving(stage, &stages[stage.index()])).max();
+        let arriving = own.iter().map(|&stage| {
+            let memory = &stages[stage.index()];
+            self.plan().arriving(stage, memory.input(), memory.output())
+        });
         let mut peak = Peak::above(fixed);
-        peak.take(arriving.unwrap_or(0));
+        peak.take(arriving.max().unwrap_or(0));
         match self.plan().mode() {
             Mode::ForwardOnly => {
                 for stage in own {
@@ -98,18 +101,6 @@ impl Program {
                 }
             }
         }
-    }
-
-    /// The largest value that a stage receives from another rank.
-    fn arriving(&self, stage: Stage, memory: &StageMemory) -> u64 {
-        let placement = self.plan().placement();
-        let elsewhere = |other: Option<usize>| {
-            let rank = other.and_then(|other| placement.get(other));
-            rank.is_some_and(|rank| *rank != placement[stage.index()])
-        };
-        let before = elsewhere(stage.index().checked_sub(1)).then(|| memory.input());
-        let behind = elsewhere(Some(stage.index() + 1)).then(|| memory.output());
-        before.unwrap_or(0).max(behind.unwrap_or(0))
     }
 }
 

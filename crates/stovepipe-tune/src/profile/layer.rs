@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use stovepipe_schedule::LayerMemory;
 
+use super::counted;
 use super::time::Time;
 
 /// A layer at one size of a micro-batch.
@@ -20,24 +21,11 @@ pub struct Measurement {
     pub input_bytes: u64,
     /// Bytes of its output.
     pub output_bytes: u64,
-    /// What it holds and needs meanwhile; none where that couldn't be measured.
-    pub memory: Option<MemoryUse>,
-}
-
-/// The bytes that were counted of a layer for one micro-batch, as they stand in the file.
-///
-/// With those of input, output and gradients they make its [`LayerMemory`]. Where only what stays could
-/// be counted, the last three are what its forward leaves behind.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MemoryUse {
-    /// The bytes that its backward needs, its input included and its output not.
-    pub activation_bytes: u64,
-    /// The most while its forward runs beyond what was there, what it leaves behind included.
-    pub forward_bytes: u64,
-    /// The same of a forward that leaves only its output.
-    pub untaped_bytes: u64,
-    /// The most while its backward runs beyond what was there, the gradient of its output included.
-    pub backward_bytes: u64,
+    /// The bytes that it holds and needs meanwhile; none where they couldn't be counted. Where only what
+    /// stays could be, the peaks are what its forward leaves behind. A [`Profile`](crate::Profile) takes
+    /// input, output and gradients from the fields that always stand beside.
+    #[serde(default, with = "counted")]
+    pub memory: Option<LayerMemory>,
 }
 
 /// A layer.
@@ -54,7 +42,8 @@ pub struct LayerProfile {
     /// The most bytes that the optimizer's step needs beyond all these; zero where that couldn't be
     /// measured.
     pub update_bytes: u64,
-    /// The part of them that stays until all layers have been updated: the copies of an atomic update.
+    /// The part of them that stays until all layers have been updated: the copies of an atomic
+    /// update.
     pub staged_bytes: u64,
     /// The optimizer's step on them.
     pub update: Time,
@@ -106,23 +95,32 @@ impl LayerProfile {
             // Up, so that nothing is promised that doesn't fit.
             (low as f64 + part * (high as f64 - low as f64)).ceil() as u64
         };
-        let (input_bytes, output_bytes) =
-            (bytes(low.input_bytes, high.input_bytes), bytes(low.output_bytes, high.output_bytes));
         Some(LayerCost {
             forward: time(|m| m.forward),
             recompute: time(|m| m.recompute),
             backward: time(|m| m.backward),
-            input_bytes,
-            output_bytes,
+            input_bytes: bytes(low.input_bytes, high.input_bytes),
+            output_bytes: bytes(low.output_bytes, high.output_bytes),
             memory: low.memory.zip(high.memory).map(|(low, high)| LayerMemory {
-                activations: bytes(low.activation_bytes, high.activation_bytes),
-                input: input_bytes,
-                output: output_bytes,
-                gradients: self.gradient_bytes,
-                forward: bytes(low.forward_bytes, high.forward_bytes),
-                untaped: bytes(low.untaped_bytes, high.untaped_bytes),
-                backward: bytes(low.backward_bytes, high.backward_bytes),
+                activations: bytes(low.activations, high.activations),
+                input: bytes(low.input, high.input),
+                output: bytes(low.output, high.output),
+                gradients: bytes(low.gradients, high.gradients),
+                forward: bytes(low.forward, high.forward),
+                untaped: bytes(low.untaped, high.untaped),
+                backward: bytes(low.backward, high.backward),
             }),
         })
+    }
+
+    /// Says of its counted bytes what stands beside them.
+    pub(super) fn complete(&mut self) {
+        for measurement in &mut self.measurements {
+            let (input, output) = (measurement.input_bytes, measurement.output_bytes);
+            if let Some(memory) = &mut measurement.memory {
+                let gradients = self.gradient_bytes;
+                *memory = LayerMemory { input, output, gradients, ..*memory };
+            }
+        }
     }
 }

@@ -1,10 +1,10 @@
-//! What would help where nothing fits.
+//! Advice where nothing fits.
 
 use super::fit::fit;
 use super::request::Request;
 use crate::report::Rejected;
 
-/// How many more bytes on every rank the nearest configuration runs with.
+/// The bytes that every rank needs more to run the nearest configuration.
 pub(super) fn bytes_that_help(request: &Request<'_>, rejected: &[Rejected]) -> Option<u64> {
     // What is missing is told of the best cut, but the next one is cut for the larger memory.
     const ATTEMPTS: usize = 8;

@@ -11,8 +11,8 @@ use super::refusal::Refusal;
 use super::request::Request;
 use crate::profile::{LayerCost, LayerProfile};
 
-/// The bounds of what layers need, between which a cut is sought: exact numbers are only known once it
-/// is made, and checked then.
+/// The bounds of what layers need, between which a cut is sought: exact numbers are only known once
+/// it is made, and checked then.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Bound {
     /// So much at least: excludes no cut that fits.
@@ -21,9 +21,9 @@ pub(super) enum Bound {
     Most,
 }
 
-/// What a policy drops before the layers are cut.
+/// The activations that a policy drops, before the layers are cut.
 struct Probe {
-    /// How much of all work is done twice.
+    /// The part of all work that is done twice.
     recomputed: f64,
     /// Whether nothing but whole stages is dropped.
     whole: bool,
@@ -53,7 +53,7 @@ pub(super) fn cut(
     partition.map_err(|error| Refusal { missing: missing(&error), reason: error.to_string() })
 }
 
-/// What the layers need within the bound, and the ranks have.
+/// The bytes that layers need within the bound, and that ranks have.
 fn memory(
     request: &Request<'_>,
     plan: &Plan,
@@ -94,7 +94,7 @@ fn layer_bytes(layer: &LayerProfile, cost: &LayerCost, probe: &Probe, bound: Bou
     }
 }
 
-/// What the policy drops if the layers are cut evenly: how much of it, and whether always whole stages.
+/// Asks the policy what it drops if the layers are cut evenly.
 fn probe(plan: &Plan, policy: &dyn CheckpointPolicy, layers: usize) -> Probe {
     let stages = plan.stages();
     let end = |stage: usize| stage * layers / stages;

@@ -22,8 +22,8 @@ pub(super) struct Fitted {
     memory: Option<Vec<u64>>,
 }
 
-/// Cuts and plans, with the first of the partitioners whose cut fits. Gives nothing if the plan doesn't
-/// train, or splits backwards, whose parts aren't measured.
+/// Cuts and plans, with the first of the partitioners whose cut fits. Gives nothing if the plan
+/// doesn't train, or splits backwards, whose parts aren't measured.
 pub(super) fn fit(
     request: &Request<'_>,
     configuration: &Configuration,
@@ -36,7 +36,8 @@ pub(super) fn fit(
     let costs = request.costs(configuration.micro_batches);
     let mut first_refusal = None;
     for partitioner in &request.partitioners {
-        // What needs the least excludes no cut that fits; where the fastest of them doesn't, the next may.
+        // What needs the least excludes no cut that fits; where the fastest of them doesn't, the
+        // next may.
         for bound in [Bound::Least, Bound::Most] {
             let attempt = cut(request, partitioner, &plan, &**policy, &costs.large, bound)
                 .and_then(|partition| {
