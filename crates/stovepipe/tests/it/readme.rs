@@ -37,9 +37,9 @@ fn cuts() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-const README: &str = include_str!("../../../README.md");
+const README: &str = include_str!("../../../../README.md");
 /// The first program, which is an example that runs in a test of its own.
-const QUICKSTART: &str = include_str!("../../../examples/quickstart/quickstart.rs");
+const QUICKSTART: &str = include_str!("../../../../examples/quickstart/quickstart.rs");
 
 #[test]
 fn every_program_of_the_readme_is_here() {
@@ -62,7 +62,7 @@ fn every_program_of_the_readme_is_here() {
 
 #[test]
 fn the_layer_of_the_readme_is_compiled_where_stovepipe_is_the_only_dependency() {
-    const DOWNSTREAM: &str = include_str!("downstream/my-training/src/lib.rs");
+    const DOWNSTREAM: &str = include_str!("../downstream/my-training/src/lib.rs");
     let layer = QUICKSTART.find("#[derive(Module").zip(QUICKSTART.find("/// Sixteen"));
     let (start, end) = layer.expect("it is there");
     assert!(DOWNSTREAM.contains(&QUICKSTART[start..end]));
