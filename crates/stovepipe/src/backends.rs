@@ -21,16 +21,17 @@ pub const BACKENDS: &[&str] = &[
 /// There is no backend of this name, or it wasn't compiled in.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "there is no backend `{name}` in this program, only {known}: build it with the feature of the backend, one of \
-     flex, wgpu, cuda and tch"
+    "there is no backend `{name}` in this program, only {known}: build it with the feature of the \
+     backend, one of flex, wgpu, cuda and tch"
 )]
 pub struct UnknownBackend {
     name: String,
     known: String,
 }
 
-/// The backend of this name; of several names with commas between them, each rank has one in turn, and of those
-/// of one name each the next device. `threads` is how many each rank computes with on the processor.
+/// The backend of this name; of several names with commas between them, each rank has one in turn,
+/// and of those of one name each the next device. `threads` is how many each rank computes with on
+/// the processor.
 ///
 /// ```
 /// use stovepipe::{Backend, backend_named};
