@@ -148,7 +148,7 @@ fn scaling_by_a_power_of_two_changes_no_bit() {
 }
 
 #[test]
-fn an_overflow_on_one_stage_is_skipped_by_all() {
+fn an_overflow_on_one_stage_updates_none() {
     let builder = |scale: f64| {
         move || {
             let builder = classifier(toy());
@@ -305,7 +305,7 @@ fn values(step: usize, poisoned: bool) -> (Values, Values) {
 }
 
 #[test]
-fn what_was_accumulated_survives_a_mini_batch_that_is_skipped() {
+fn what_was_accumulated_survives_a_mini_batch_that_overflows() {
     let run = |scaling: Option<LossScaling>, poisoned: bool| {
         let builder = regression();
         let builder = match scaling {
