@@ -125,7 +125,7 @@ fn by_shape(rehearsals: &Rehearsals, arguments: &Arguments) -> Result<Vec<Peak>>
 fn print_shapes(rehearsals: &Rehearsals, peaks: &[Peak], arguments: &Arguments) {
     let layer = &rehearsals.profile.layers()[rehearsals.model.layers / 2];
     let Some(of_batch) = layer.measurements.last() else { return };
-    let kept = of_batch.memory.map_or(0, |memory| memory.activation_bytes) as f64;
+    let kept = of_batch.memory.map_or(0, |memory| memory.activations) as f64;
     let input = of_batch.input_bytes as f64;
     let header = arguments.micro_batches.iter().map(|m| format!("M = {m}"));
     let header = std::iter::once("stages".to_owned()).chain(header);

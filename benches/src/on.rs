@@ -7,14 +7,14 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 use stovepipe::prelude::*;
-use stovepipe::{BACKENDS, backend_named};
+use stovepipe::{backend_named, backends};
 
 /// The backend to run on.
 #[derive(Args, Clone)]
 pub struct On {
     /// The name of a backend that was compiled in, or several with commas between them, one for
     /// each rank in turn.
-    #[arg(long = "backend", value_name = "NAME", default_value = BACKENDS[0])]
+    #[arg(long = "backend", value_name = "NAME", default_value = backends()[0].name)]
     pub name: String,
     /// Threads for each rank on the processor.
     #[arg(long, default_value_t = 1)]

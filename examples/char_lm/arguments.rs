@@ -8,7 +8,7 @@ use stovepipe::partition::{PartitionerFacts, partitioner_named, partitioners};
 use stovepipe::prelude::*;
 use stovepipe::recompute::{PolicyError, PolicyFacts, policies, policy_named};
 use stovepipe::schedule::{schedule_named, schedules};
-use stovepipe::{BACKENDS, backend_named};
+use stovepipe::{backend_named, backends};
 
 /// Trains a character-level Transformer language model, split over pipeline stages.
 ///
@@ -77,7 +77,12 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
     /// Where the stages run.
-    #[arg(long, value_name = "NAME", default_value = BACKENDS[0], long_help = backend_help())]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = backends()[0].name,
+        long_help = backend_help()
+    )]
     backend: String,
     /// Threads for each rank on the processor.
     #[arg(long, default_value_t = 1)]
@@ -102,7 +107,7 @@ fn help<'a>(
     choices: impl IntoIterator<Item = (&'a str, &'a str)>,
     more: &str,
 ) -> String {
-    let choices = choices.into_iter().map(|(name, summary)| format!("  {name}: {summary}\n"));
+    let choices = choices.into_iter().map(|(name, summary)| format!("- {name}: {summary}\n"));
     format!("{about}:\n\n{}\n{more}", choices.collect::<String>())
 }
 
@@ -131,10 +136,10 @@ fn partition_help() -> String {
 }
 
 fn backend_help() -> String {
-    format!(
-        "Where the stages run: {}, or several of them with commas between, one for each rank in turn. \
-         Others have to be compiled in, with a feature of their name",
-        BACKENDS.join(", ")
+    help(
+        "Where the stages run",
+        backends().iter().map(|named| (named.name, named.summary)),
+        "Several with commas between them serve the ranks in turn. Others have to be compiled in.",
     )
 }
 

@@ -10,7 +10,7 @@ use stovepipe::partition::partitioners;
 use stovepipe::prelude::*;
 use stovepipe::recompute::policies;
 use stovepipe::schedule::schedules;
-use stovepipe::{BACKENDS, backend_named, conformance};
+use stovepipe::{backend_named, backends, conformance};
 
 #[derive(Deserialize)]
 struct Report {
@@ -27,7 +27,7 @@ struct Point {
 fn losses_are_those_of_flex() -> Result<()> {
     let expected = losses("flex")?;
     ensure!(expected.len() == 4 && expected[0] != expected[2], "it trains: {expected:?}");
-    for name in BACKENDS {
+    for name in backends().iter().map(|named| named.name) {
         let backend = backend_named(name, 1)?;
         if let Err(error) = backend.devices() {
             conformance::tell_unchecked(name, &error);
@@ -67,7 +67,7 @@ fn every_choice_there_is_is_listed_and_taken() -> Result<()> {
         schedules().iter().map(|s| ("--schedule", s.name, s.name)).collect(),
         policies().iter().map(|p| ("--checkpoint", p.form, p.example)).collect(),
         partitioners().iter().map(|p| ("--partition", p.form, p.example)).collect(),
-        BACKENDS.iter().map(|name| ("--backend", *name, *name)).collect(),
+        backends().iter().map(|b| ("--backend", b.name, b.name)).collect(),
     ];
     for registry in registries {
         let argument = registry.first().context("an empty registry")?.0;

@@ -1,4 +1,4 @@
-//! Why a policy can't decide.
+//! The reasons for which a policy can't decide.
 
 /// Why a checkpoint policy refuses a plan.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
@@ -72,9 +72,9 @@ pub enum PolicyError {
     Budget {
         /// The rank.
         rank: usize,
-        /// What it needs at least.
+        /// The bytes that it needs at least.
         least: u64,
-        /// What it has.
+        /// The bytes that it has.
         budget: u64,
     },
     /// The retention is impossible.

@@ -1,5 +1,5 @@
-//! How a policy is listed: a name, the form of its argument, a sentence, and a function that makes it.
-//! Each policy's file holds its own entry; the list of them stands in the folder's file.
+//! The entry of a policy in the list: name, form of its argument, summary, and a function that
+//! makes it. Each policy's file holds its own entry; the list of them stands in the folder's file.
 
 use crate::activations::LayerActivations;
 use crate::error::PolicyError;
@@ -13,14 +13,17 @@ pub struct NamedPolicy {
     pub name: &'static str,
     /// The name with its argument's form, like `every-layers=N`; the name alone if there is none.
     pub form: &'static str,
-    /// An example of it, like `every-layers=4`.
+    /// An example of it for a model of eight layers, like `every-layers=4`.
     pub example: &'static str,
     /// One line of help.
     pub summary: &'static str,
     /// Whether a tuner tries it when nobody says which. One that takes an argument can't be.
     pub tuned: bool,
-    pub(crate) make: fn(&str, &PolicyFacts) -> Result<Box<dyn CheckpointPolicy>, PolicyError>,
+    pub(crate) make: Make,
 }
+
+/// Makes a policy from its argument, empty if it takes none, and from facts.
+type Make = fn(&str, &PolicyFacts) -> Result<Box<dyn CheckpointPolicy>, PolicyError>;
 
 /// Facts about the model that a policy may need besides its argument. None of them has to be known.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -43,8 +46,8 @@ impl NamedPolicy {
     ///
     /// # Errors
     ///
-    /// [`PolicyError::Argument`] if the argument isn't of the form, or there is one too many or too few;
-    /// [`PolicyError::MissingFact`] if a fact is needed that isn't known.
+    /// [`PolicyError::Argument`] if the argument isn't of the form, or there is one too many or too
+    /// few; [`PolicyError::MissingFact`] if a fact is needed that isn't known.
     pub fn make(
         &self,
         argument: Option<&str>,

@@ -128,8 +128,8 @@ mod tests {
 
     #[test]
     fn the_recomputation_of_the_first_backward_is_really_saved() {
-        // Two stages, M = 4, F = R = 1, B = 2. The critical path passes through the last rank, whose
-        // first backward needs no recomputation under `ExceptLast`.
+        // Two stages, M = 4, F = R = 1, B = 2. The critical path passes through the last rank,
+        // whose first backward needs no recomputation under `ExceptLast`.
         let makespan = |policy: &dyn CheckpointPolicy, drain| {
             let plan = GPipe::new(drain).plan(Shape::new(2, 4)).expect("a plan");
             let retention =

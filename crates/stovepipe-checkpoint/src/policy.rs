@@ -48,9 +48,10 @@ impl<'a> Layout<'a> {
 ///
 /// What a plan recomputes by an `R` of its own is recomputed whatever the policy says.
 ///
-/// A policy is a pure function of the [`Layout`]. It sees the plan, and with it the actual number of
-/// micro-batches and the order of the backwards: where a micro-batch's backward is its rank's very
-/// next action, keeping the activations costs no memory that recomputation wouldn't need as well.
+/// A policy is a pure function of the [`Layout`]. It sees the plan, and with it the actual number
+/// of micro-batches and the order of the backwards. Where a micro-batch's backward is its rank's
+/// very next action, keeping the activations costs no memory that recomputation wouldn't need as
+/// well.
 ///
 /// # Examples
 ///

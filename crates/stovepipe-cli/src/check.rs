@@ -12,15 +12,15 @@ use crate::output;
 /// Checks a plan from a file: that no work is lost, doubled or out of order, and that no rank waits
 /// forever. Shows the grid with the first bad cell in brackets if it isn't so.
 ///
-/// CSV has a row for each rank and an action in each cell (0F0, 0B0, …; empty cells are idle); JSON is
-/// {"ranks": [["0F0", …], …]}. A file may hold communication too (0SEND_F0, 1RECV_F0, …); then all of
-/// it has to be there.
+/// CSV has a row for each rank and an action in each cell (0F0, 0B0, …; empty cells are idle); JSON
+/// is {"ranks": [["0F0", …], …]}. A file may hold communication too (0SEND_F0, 1RECV_F0, …); then
+/// all of it has to be there.
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// The plan, as CSV or JSON.
     file: PathBuf,
-    /// How many messages may be on their way from one rank to another before a send keeps its rank
-    /// waiting; 0 is a rendezvous. By default sends never wait.
+    /// The number of messages that may be on their way from one rank to another before a send keeps
+    /// its rank waiting; 0 is a rendezvous. By default sends never wait.
     #[arg(long, value_name = "N")]
     in_flight: Option<usize>,
     /// Writes JSON.

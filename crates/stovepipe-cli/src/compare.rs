@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
-use stovepipe_schedule::{Mode, NamedSchedule, Schedule, schedules, simulate};
+use stovepipe_schedule::{Mode, NamedSchedule, Plan, Schedule, schedules, simulate};
 
 use crate::costs::{CostArguments, Per};
 use crate::output::{self, percent, time};
@@ -58,7 +58,7 @@ impl Arguments {
     pub(crate) fn run(&self) -> Result<()> {
         let mut comparison = Comparison { schedules: Vec::new(), refused: Vec::new() };
         for schedule in schedules().iter().map(NamedSchedule::make) {
-            match schedule.plan(self.shape.of(&schedule)) {
+            match schedule.plan(self.shape.shape(&schedule)) {
                 Ok(plan) if plan.mode() == Mode::ForwardOnly => {}
                 Ok(plan) => comparison.schedules.push(self.row(&schedule, &plan)?),
                 Err(error) => comparison.refused.push(Refusal {
@@ -79,8 +79,8 @@ impl Arguments {
         }
     }
 
-    fn row(&self, schedule: &dyn Schedule, plan: &stovepipe_schedule::Plan) -> Result<Row> {
-        let program = crate::simulate::lower(plan, self.costs.policy())?;
+    fn row(&self, schedule: &dyn Schedule, plan: &Plan) -> Result<Row> {
+        let program = self.costs.program(plan, Per::Rank)?;
         let timeline = simulate(&program, &self.costs.model(plan, Per::Rank)?)?;
         let memory = self.costs.memory(plan, Per::Rank)?;
         let ranks = 0..plan.ranks();

@@ -1,22 +1,13 @@
 //! The arguments that say what actions and messages cost.
 
-use anyhow::{Result, ensure};
-use clap::{Args, ValueEnum};
-use stovepipe_checkpoint::{Always, CheckpointPolicy, ExceptLast, Never};
-use stovepipe_schedule::{CostModel, Link, Plan, StageCost, StageMemory};
+use anyhow::{Result, anyhow, ensure};
+use clap::Args;
+use stovepipe_checkpoint::{LayerActivations, PolicyError, PolicyFacts, lower, policy_named};
+use stovepipe_schedule::{CostModel, Edges, Link, Plan, Program, StageCost, StageMemory};
 
-/// Checkpoint policies by their names.
-#[derive(Clone, Copy, ValueEnum)]
-enum Policy {
-    /// Keep everything.
-    Never,
-    /// Recompute every micro-batch on every stage.
-    Always,
-    /// Recompute but where the backward comes at once, and for the first backward of each stage.
-    ExceptLast,
-}
+use crate::by_name::ByName;
 
-/// What values are given for.
+/// The things that values are given for.
 #[derive(Clone, Copy)]
 pub(crate) enum Per {
     /// Each stage.
@@ -78,12 +69,14 @@ pub(crate) struct CostArguments {
         default_value = "2"
     )]
     backward: Vec<f64>,
-    /// The part of the backward that schedules with split backwards may defer; by default half of it.
+    /// The part of the backward that schedules with split backwards may defer; by default half of
+    /// it.
     #[arg(long, value_name = "T,…", value_delimiter = ',', allow_hyphen_values = true)]
     weight_grad: Vec<f64>,
-    /// What is recomputed instead of kept: by default nothing, or everything if --recompute is given.
-    #[arg(long, value_enum)]
-    checkpoint: Option<Policy>,
+    /// The activations that are recomputed instead of kept; by default never, or always if
+    /// --recompute is given. Each stage counts as one layer.
+    #[arg(long, value_name = "POLICY", value_parser = ByName::policy())]
+    checkpoint: Option<String>,
     /// Time of a recomputation; by default that of a forward.
     #[arg(long, value_name = "T,…", value_delimiter = ',', allow_hyphen_values = true)]
     recompute: Vec<f64>,
@@ -122,29 +115,39 @@ impl CostArguments {
         !self.recompute.is_empty()
     }
 
-    /// Whether it is said what is recomputed.
+    /// Whether a policy is given.
     pub(crate) fn chooses_recomputation(&self) -> bool {
         self.checkpoint.is_some()
     }
 
-    /// What is recomputed.
-    pub(crate) fn policy(&self) -> &'static dyn CheckpointPolicy {
-        let default = if self.prices_recomputation() { Policy::Always } else { Policy::Never };
-        match self.checkpoint.unwrap_or(default) {
-            Policy::Never => &Never,
-            Policy::Always => &Always,
-            Policy::ExceptLast => &ExceptLast,
+    /// The program of a plan with what is recomputed, each stage taken as one layer.
+    pub(crate) fn program(&self, plan: &Plan, per: Per) -> Result<Program> {
+        let default = if self.prices_recomputation() { "always" } else { "never" };
+        let name = self.checkpoint.as_deref().unwrap_or(default);
+        let mut facts = PolicyFacts::default();
+        if let Some(stages) = self.memory(plan, per)? {
+            let stages = stages.iter().flat_map(|stage| &stage.layers);
+            let times = self.recompute_times(plan, per)?;
+            let layers = stages.zip(times);
+            facts = facts.with_layers(
+                layers
+                    .map(|(memory, recompute)| LayerActivations { memory: *memory, recompute })
+                    .collect::<Vec<_>>(),
+            );
         }
+        let policy = policy_named(name, &facts).map_err(|error| match error {
+            PolicyError::MissingFact { .. } => {
+                anyhow!("--checkpoint {name} has no bytes to count: give --activation-bytes")
+            }
+            error => error.into(),
+        })?;
+        let stages = plan.stages();
+        Ok(lower(plan, &vec![1; stages], &policy, &Edges::chain(stages))?)
     }
 
     /// The costs of the plan's stages.
     pub(crate) fn model(&self, plan: &Plan, per: Per) -> Result<CostModel> {
-        let places = per.places(plan);
-        let shares = per.shares(plan) as f64;
-        let values = |flag: &str, values: &[f64]| -> Result<Vec<f64>> {
-            let spread = spread(flag, values, plan, per)?;
-            Ok(places.iter().map(|&place| spread[place] / shares).collect())
-        };
+        let values = |flag: &str, values: &[f64]| by_stage(flag, values, plan, per);
         let forward = values("forward", &self.forward)?;
         let backward = values("backward", &self.backward)?;
         let update = values("update", &self.update)?;
@@ -152,10 +155,7 @@ impl CostArguments {
             [] => backward.iter().map(|backward| backward / 2.0).collect(),
             given => values("weight-grad", given)?,
         };
-        let recompute = match &self.recompute[..] {
-            [] => forward.clone(),
-            given => values("recompute", given)?,
-        };
+        let recompute = self.recompute_times(plan, per)?;
         let stages: Vec<StageCost> = (0..plan.stages())
             .map(|s| StageCost {
                 forward: forward[s],
@@ -174,7 +174,15 @@ impl CostArguments {
             .with_blocking_sends(self.blocking_sends))
     }
 
-    /// What each stage holds, if it was said.
+    /// The time of each stage's recomputation.
+    fn recompute_times(&self, plan: &Plan, per: Per) -> Result<Vec<f64>> {
+        match &self.recompute[..] {
+            [] => by_stage("forward", &self.forward, plan, per),
+            given => by_stage("recompute", given, plan, per),
+        }
+    }
+
+    /// The bytes of each stage, if they are given.
     pub(crate) fn memory(&self, plan: &Plan, per: Per) -> Result<Option<Vec<StageMemory>>> {
         if self.activation_bytes.is_empty() {
             return Ok(None);
@@ -195,6 +203,13 @@ impl CostArguments {
         );
         Ok(bytes)
     }
+}
+
+/// One time for each stage.
+fn by_stage(flag: &str, values: &[f64], plan: &Plan, per: Per) -> Result<Vec<f64>> {
+    let spread = spread(flag, values, plan, per)?;
+    let shares = per.shares(plan) as f64;
+    Ok(per.places(plan).into_iter().map(|place| spread[place] / shares).collect())
 }
 
 /// One value for each, where one may serve all.

@@ -1,7 +1,9 @@
 //! The `stovepipe` command: plans, checks, prices and compares pipeline schedules before there is a
 //! device to run them on. What the commands do is in the libraries; here are arguments and output.
 
+mod by_name;
 mod check;
+
 mod compare;
 mod costs;
 mod output;

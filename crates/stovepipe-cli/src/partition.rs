@@ -1,15 +1,16 @@
 //! `stovepipe partition`: cuts layers into stages by their costs.
 
 use anyhow::Result;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::Serialize;
-use stovepipe_partition::{Costs, Minimax, Partitioner, Uniform};
+use stovepipe_partition::{Costs, Partitioner, PartitionerFacts, partitioner_named};
 
+use crate::by_name::ByName;
 use crate::output::{self, time};
 
 /// Cuts layers with known costs into contiguous parts.
 ///
-/// minimax finds the best bottleneck there is, then the smallest sum of squares, then the earliest cut.
+/// A cut is as good as its bottleneck, the cost of the largest part.
 // So that a negative cost gets its own message.
 #[derive(Args)]
 #[command(allow_negative_numbers = true)]
@@ -23,23 +24,23 @@ pub(crate) struct Arguments {
         required = true
     )]
     costs: Vec<f64>,
-    /// How many parts.
+    /// The number of parts.
     #[arg(long, value_name = "K")]
     parts: usize,
-    /// How they are cut.
-    #[arg(long, value_enum, default_value_t = Algorithm::Minimax)]
-    partitioner: Algorithm,
+    /// The way they are cut.
+    #[arg(
+        long,
+        value_name = "PARTITIONER",
+        default_value = "minimax",
+        value_parser = ByName::partitioner()
+    )]
+    partitioner: String,
+    /// The relative speed of each part's rank, which constrained-minimax heeds.
+    #[arg(long, value_name = "X,…", value_delimiter = ',')]
+    speeds: Option<Vec<f64>>,
     /// Writes JSON.
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Algorithm {
-    /// By cost: the largest part is as small as possible.
-    Minimax,
-    /// By number: sizes differ by at most one.
-    Uniform,
 }
 
 #[derive(Serialize)]
@@ -55,10 +56,12 @@ struct Cut {
 impl Arguments {
     pub(crate) fn run(&self) -> Result<()> {
         let costs = Costs::new(self.costs.clone())?;
-        let partition = match self.partitioner {
-            Algorithm::Minimax => Minimax.partition(&costs, self.parts)?,
-            Algorithm::Uniform => Uniform.partition(&costs, self.parts)?,
+        let facts = match &self.speeds {
+            Some(speeds) => PartitionerFacts::default().with_speeds(&speeds[..]),
+            None => PartitionerFacts::default(),
         };
+        let partitioner = partitioner_named(&self.partitioner, &facts)?;
+        let partition = partitioner.partition(&costs, self.parts)?;
         let cut = Cut {
             sizes: partition.sizes(),
             bottleneck: partition.bottleneck(&costs)?,

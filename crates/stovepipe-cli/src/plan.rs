@@ -3,8 +3,9 @@
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 
+use crate::by_name::ByName;
 use crate::output;
-use crate::shape::{SCHEDULES, ShapeArguments};
+use crate::shape::ShapeArguments;
 
 /// Writes the plan of a schedule: for each rank, what it does in which order.
 ///
@@ -13,11 +14,12 @@ use crate::shape::{SCHEDULES, ShapeArguments};
 /// action one slot; dots are idle.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    #[arg(long, value_name = "NAME", help = SCHEDULES)]
+    /// The schedule.
+    #[arg(long, value_name = "NAME", value_parser = ByName::schedule())]
     schedule: String,
     #[command(flatten)]
     shape: ShapeArguments,
-    /// How it is written. `stovepipe check` and `simulate --plan` read csv and json.
+    /// The form in which it is written. `stovepipe check` and `simulate --plan` read csv and json.
     #[arg(long, value_enum, default_value_t = Format::Grid)]
     format: Format,
     /// Same as `--format json`.

@@ -5,15 +5,14 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use clap::Args;
 use serde::Serialize;
-use stovepipe_checkpoint::{CheckpointPolicy, Layout};
 use stovepipe_schedule::{
-    Action, Compute, ComputeKind, Edges, Panel, Plan, Program, Timeline, render_svg, render_trace,
-    simulate,
+    Action, Compute, ComputeKind, Panel, Program, Timeline, render_svg, render_trace, simulate,
 };
 
+use crate::by_name::ByName;
 use crate::costs::{CostArguments, Per};
 use crate::output::{self, percent, time};
-use crate::shape::SCHEDULES;
+use crate::shape::ShapeArguments;
 
 /// Plays a plan against costs, and says how long it takes and how much of that is idle.
 ///
@@ -21,7 +20,14 @@ use crate::shape::SCHEDULES;
 #[derive(Args)]
 #[command(allow_negative_numbers = true, group = clap::ArgGroup::new("source").required(true))]
 pub(crate) struct Arguments {
-    #[arg(long, value_name = "NAME", group = "source", requires_all = ["ranks", "micro_batches"], help = SCHEDULES)]
+    /// The schedule.
+    #[arg(
+        long,
+        value_name = "NAME",
+        group = "source",
+        requires_all = ["ranks", "micro_batches"],
+        value_parser = ByName::schedule()
+    )]
     schedule: Option<String>,
     /// A plan as CSV or JSON, instead of a schedule.
     #[arg(long, value_name = "FILE", group = "source", conflicts_with_all = ["ranks", "micro_batches", "stages_per_rank"])]
@@ -68,13 +74,6 @@ struct RankResults {
     peak_bytes: Option<u64>,
 }
 
-/// Lowers a plan along the chain, each stage taken as one layer.
-pub(crate) fn lower(plan: &Plan, policy: &dyn CheckpointPolicy) -> Result<Program> {
-    let layers = vec![1; plan.stages()];
-    let retention = policy.retention(Layout::new(plan, &layers)?)?;
-    Ok(Program::lower(plan, &Edges::chain(plan.stages()), &retention)?)
-}
-
 impl Arguments {
     pub(crate) fn run(&self) -> Result<()> {
         let program = self.program()?;
@@ -106,13 +105,13 @@ impl Arguments {
             );
             return Ok(program);
         }
-        let shape = crate::shape::ShapeArguments {
+        let shape = ShapeArguments {
             ranks: self.ranks.unwrap_or(0),
             micro_batches: self.micro_batches.unwrap_or(0),
             stages_per_rank: self.stages_per_rank,
         };
         let plan = shape.plan(self.schedule.as_deref().unwrap_or_default())?;
-        lower(&plan, self.costs.policy())
+        self.costs.program(&plan, Per::Stage)
     }
 
     fn results(&self, program: &Program, timeline: &Timeline) -> Result<Results> {

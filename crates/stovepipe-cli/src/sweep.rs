@@ -6,22 +6,24 @@ use anyhow::{Context, Result};
 use clap::Args;
 use plotters::prelude::*;
 use serde::Serialize;
-use stovepipe_checkpoint::Never;
-use stovepipe_schedule::{CostModel, Schedule, Shape, schedule_named, simulate};
+use stovepipe_checkpoint::{Never, lower};
+use stovepipe_schedule::{CostModel, Edges, Schedule, Shape, schedule_named, simulate};
 
+use crate::by_name::ByName;
 use crate::output::{self, percent, time};
-use crate::shape::SCHEDULES;
 
-/// Cuts a fixed amount of work into more and more micro-batches: the bubble shrinks, the overhead grows.
+/// Cuts a fixed amount of work into more and more micro-batches: the bubble shrinks, the overhead
+/// grows.
 ///
-/// A stage has `work` to do in each direction, so an action takes work / M + overhead. For the flush
-/// schedules (gpipe and 1f1b) the best M is near sqrt((P − 1) work / overhead), the continuous optimum of
-/// 2 (M + P − 1) (work / M + overhead).
+/// A stage has `work` to do in each direction, so an action takes work / M + overhead. For the
+/// flush schedules (gpipe and 1f1b) the best M is near sqrt((P − 1) work / overhead), the
+/// continuous optimum of 2 (M + P − 1) (work / M + overhead).
 // So that a negative cost gets its own message.
 #[derive(Args)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
-    #[arg(long, value_name = "NAME", default_value = "gpipe", help = SCHEDULES)]
+    /// The schedule.
+    #[arg(long, value_name = "NAME", default_value = "gpipe", value_parser = ByName::schedule())]
     schedule: String,
     /// Ranks: workers with a device each.
     #[arg(long, value_name = "P")]
@@ -93,7 +95,9 @@ impl Arguments {
         let plan = schedule.plan(shape)?;
         let each = self.work / (micro_batches * shape.stages_per_rank) as f64;
         let costs = CostModel::uniform(plan.stages(), each, each).with_overhead(self.overhead);
-        let timeline = simulate(&crate::simulate::lower(&plan, &Never)?, &costs)?;
+        let stages = plan.stages();
+        let program = lower(&plan, &vec![1; stages], &Never, &Edges::chain(stages))?;
+        let timeline = simulate(&program, &costs)?;
         Ok(Point { micro_batches, makespan: timeline.makespan(), bubble: timeline.bubble() })
     }
 }

@@ -2,18 +2,21 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use bytesize::ByteSize;
 use clap::Args;
+use stovepipe_checkpoint::{CheckpointPolicy, PolicyError, PolicyFacts, policies, policy_named};
+use stovepipe_partition::partitioners;
 use stovepipe_schedule::schedule_named;
 use stovepipe_tune::{Choice, Cluster, Configuration, Profile, Tuner};
 
+use crate::by_name::ByName;
 use crate::output::{self, percent, time};
 
 /// Chooses stages, micro-batches, schedule and recomputation for a model from its measured layers.
 ///
-/// Every configuration is cut, planned and simulated. Times are in seconds. With --memory, only what
-/// fits is chosen.
+/// Every configuration is cut, planned and simulated. Times are in seconds. With --memory, only
+/// what fits is chosen.
 #[derive(Args)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
@@ -29,7 +32,7 @@ pub(crate) struct Arguments {
     /// The memory of each rank, like 16GiB: one value for all, or one for each.
     #[arg(long, value_name = "SIZE,…", value_delimiter = ',')]
     memory: Vec<ByteSize>,
-    /// How fast each rank is, compared with the device that was measured.
+    /// The speed of each rank, compared with the device that was measured.
     #[arg(long, value_name = "X,…", value_delimiter = ',')]
     speeds: Vec<f64>,
     /// The links' latency in seconds.
@@ -42,9 +45,18 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "M,…", value_delimiter = ',')]
     micro_batches: Vec<usize>,
     /// Only these schedules; by default all that Burn's stages can run.
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = ByName::schedule())]
     schedules: Vec<String>,
-    /// How many of the best are shown.
+    #[arg(long, value_name = "POLICY", help = policies_help(), value_parser = ByName::policy())]
+    checkpoint: Vec<String>,
+    #[arg(
+        long,
+        value_name = "PARTITIONER",
+        help = partitioners_help(),
+        value_parser = ByName::partitioner()
+    )]
+    partitioner: Option<String>,
+    /// The number of the best that are shown.
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
     /// Writes JSON, with everything that was tried.
@@ -69,6 +81,12 @@ impl Arguments {
         if !self.schedules.is_empty() {
             let schedules = self.schedules.iter().map(|name| schedule_named(name));
             tuner = tuner.schedules(schedules.collect::<Result<_, _>>()?);
+        }
+        if !self.checkpoint.is_empty() {
+            tuner = tuner.policies(self.policies(&profile)?);
+        }
+        if let Some(name) = &self.partitioner {
+            tuner = tuner.partitioners([name]);
         }
         let report = tuner.tune()?;
         if self.json {
@@ -102,6 +120,28 @@ impl Arguments {
             ),
         };
         output::print(&format!("{table}\n{more}{unfit}best: {}\n", report.best().configuration))
+    }
+
+    /// The policies that are asked for. What layers hold depends on the size of a micro-batch, so
+    /// it is only known if there is one.
+    fn policies(&self, profile: &Profile) -> Result<Vec<Box<dyn CheckpointPolicy>>> {
+        let batch = self.batch.or(profile.sizes().max()).unwrap_or(1);
+        let mut facts = PolicyFacts::default();
+        if let &[micro_batches] = &self.micro_batches[..]
+            && profile.knows_memory()
+        {
+            facts = facts.with_layers(profile.activations(batch.div_ceil(micro_batches.max(1)))?);
+        }
+        let policies = self.checkpoint.iter().map(|name| {
+            policy_named(name, &facts).map_err(|error| match error {
+                PolicyError::MissingFact { .. } => anyhow!(
+                    "--checkpoint {name} depends on the size of a micro-batch: give one number with \
+                     --micro-batches, and a profile that knows the bytes of its layers"
+                ),
+                error => error.into(),
+            })
+        });
+        policies.collect()
     }
 
     fn cluster(&self) -> Result<Cluster> {
@@ -139,4 +179,19 @@ fn row(choice: &Choice, slower: f64) -> [String; 10] {
         choice.most_memory().map_or("unknown".to_owned(), |bytes| ByteSize(bytes).to_string()),
         choice.partition.to_string(),
     ]
+}
+
+/// The help for `--checkpoint`.
+fn policies_help() -> String {
+    let tuned = policies().iter().filter(|named| named.tuned).map(|named| named.name);
+    format!(
+        "Only this checkpoint policy, or these if it is given several times; by default {}",
+        tuned.collect::<Vec<_>>().join(", ")
+    )
+}
+
+/// The help for `--partitioner`.
+fn partitioners_help() -> String {
+    let tuned = partitioners().iter().filter(|named| named.tuned).map(|named| named.name);
+    format!("The way layers are cut; by default {}", tuned.collect::<Vec<_>>().join(", "))
 }

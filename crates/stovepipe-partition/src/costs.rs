@@ -7,16 +7,16 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::PartitionError;
+use crate::error::PartitionError;
 
-/// What each layer costs, in model order: at least one entry, each finite and not negative, with a
+/// The cost of each layer, in model order: at least one entry, each finite and not negative, with a
 /// finite sum.
 ///
 /// # How costs are added
 ///
 /// The cost of consecutive layers is their `f64` sum *taken in layer order*, starting at the first
-/// of them, everywhere in this crate. So the cost of one layer is exactly that layer's cost, equal
-/// runs of layers cost the same wherever they stand, and adding a layer at either end never makes
+/// of them, everywhere in this crate. So the cost of one layer is exactly that layer's cost, and
+/// equal runs of layers cost the same wherever they stand. Adding a layer at either end never makes
 /// a run cheaper: rounded addition keeps order. (Differences of running totals would break the
 /// first two.)
 ///

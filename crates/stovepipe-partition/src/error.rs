@@ -3,6 +3,8 @@
 //! It deliberately carries no source error and no position in a schedule: everything here is found
 //! before anything runs.
 
+use crate::partition::Partition;
+
 /// Why costs, a partition or a request for one was refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -59,7 +61,7 @@ pub enum PartitionError {
     )]
     LayersMismatch {
         /// The partition that does not fit.
-        partition: crate::Partition,
+        partition: Partition,
         /// The number of layers there are.
         layers: usize,
     },
@@ -73,7 +75,7 @@ pub enum PartitionError {
     )]
     PartsMismatch {
         /// The partition that does not fit.
-        partition: crate::Partition,
+        partition: Partition,
         /// The number of parts asked for.
         parts: usize,
     },
@@ -113,9 +115,9 @@ pub enum PartitionError {
     /// A constraint doesn't go with the layers or ranks, or isn't a number.
     #[error("{what}: {reason}")]
     Constraint {
-        /// Which constraint.
+        /// The constraint.
         what: &'static str,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
 
@@ -134,7 +136,7 @@ pub enum PartitionError {
     )]
     DoesNotFit {
         /// The cut that lacks least.
-        partition: crate::Partition,
+        partition: Partition,
         /// The bytes that each rank needs for it.
         needed: Vec<u64>,
         /// The bytes that each rank has.
@@ -146,12 +148,12 @@ pub enum PartitionError {
     Other {
         /// Name of the partitioner.
         partitioner: String,
-        /// What is wrong and what to do about it.
+        /// The fault, and what to do about it.
         reason: String,
     },
 }
 
-/// Where how many bytes are missing.
+/// Says where how many bytes are missing.
 fn missing(needed: &[u64], memory: &[u64]) -> String {
     let missing: Vec<String> = needed
         .iter()

@@ -5,7 +5,7 @@
 //! them the inequality that makes the search fast holds to the last bit. Nothing here decides a
 //! bottleneck: that is done on the costs themselves.
 
-use crate::Costs;
+use crate::costs::Costs;
 
 /// Bits a total keeps beyond the 53 of an `f64`. With 9 of them every sum stays below 2^63 and
 /// every sum of squares below 2^126, so that `u64` and `u128` hold them.

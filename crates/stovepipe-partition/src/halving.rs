@@ -1,7 +1,8 @@
-//! The one binary search of this crate, over numbers and over costs, whose bits are ordered as they are.
+//! The one binary search of this crate, over numbers and over costs, whose bits are ordered as they
+//! are.
 
-/// The smallest number from `low` to `high` for which something holds that holds for all above it too,
-/// `high` included.
+/// The smallest number from `low` to `high` for which something holds that holds for all above it
+/// too, `high` included.
 pub(crate) fn smallest(mut low: u64, mut high: u64, holds: impl Fn(u64) -> bool) -> u64 {
     while low < high {
         let middle = low + (high - low) / 2;

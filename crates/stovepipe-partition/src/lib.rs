@@ -1,10 +1,8 @@
 //! Cuts a sequence of layers into contiguous stages.
 //!
 //! [`Costs`] holds one number per layer, a [`Partitioner`] turns costs and a number of parts into a
-//! [`Partition`], and a partition says which layers each part holds. Four partitioners come with the
-//! crate: [`Minimax`] (the best possible bottleneck), [`ConstrainedMinimax`] (the same with ranks that
-//! differ, memory limits and places that must not be cut), [`Uniform`] (equal numbers of layers) and
-//! [`Explicit`] (a cut given by hand). Others implement the trait in their own crate.
+//! [`Partition`], and a partition says which layers each part holds. [`partitioners`] lists those
+//! that come with the crate; start with [`Minimax`]. Others implement the trait in their own crate.
 //!
 //! ```
 //! use stovepipe_partition::{Costs, Minimax, Partitioner};
@@ -31,7 +29,7 @@ mod named;
 mod partition;
 mod partitioner;
 mod partitioners;
-mod search;
+mod sizes;
 
 pub use costs::Costs;
 pub use error::PartitionError;

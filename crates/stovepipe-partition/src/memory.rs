@@ -1,10 +1,10 @@
-//! What layers need of a rank's memory, and what each rank has.
+//! The memory that layers need, and that ranks have.
 //!
 //! It knows no schedule: how many micro-batches a part keeps at once is a plain input.
 
 use serde::{Deserialize, Serialize};
 
-/// What one layer needs of its rank's memory, in bytes.
+/// The bytes that one layer needs of its rank's memory, as terms that a part adds up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerBytes {
     /// All the time: parameters, gradients, optimizer state.
@@ -18,10 +18,10 @@ pub struct LayerBytes {
     pub working: u64,
 }
 
-/// What each layer needs and each rank has.
+/// The needs of each layer, and the capacity of each rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// What each layer needs, in model order.
+    /// The needs of each layer, in model order.
     pub layers: Vec<LayerBytes>,
     /// For each part, how many micro-batches it keeps at most.
     pub in_flight: Vec<usize>,

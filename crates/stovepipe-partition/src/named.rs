@@ -1,5 +1,6 @@
-//! How a partitioner is listed: a name, the form of its argument, a sentence, and a function that makes
-//! it. Each partitioner's file holds its own entry; the list of them stands in the folder's file.
+//! The entry of a partitioner in the list: name, form of its argument, summary, and a function that
+//! makes it. Each partitioner's file holds its own entry; the list of them stands in the folder's
+//! file.
 
 use crate::error::PartitionError;
 use crate::memory::Memory;
@@ -13,14 +14,17 @@ pub struct NamedPartitioner {
     pub name: &'static str,
     /// The name with its argument's form, like `explicit=N,…`; the name alone if there is none.
     pub form: &'static str,
-    /// An example of it, like `explicit=4,2`.
+    /// An example of it for six layers in two parts, like `explicit=4,2`.
     pub example: &'static str,
     /// One line of help.
     pub summary: &'static str,
     /// Whether a tuner cuts with it. One that takes an argument, or heeds no facts, can't be.
     pub tuned: bool,
-    pub(crate) make: fn(&str, &PartitionerFacts) -> Result<Box<dyn Partitioner>, PartitionError>,
+    pub(crate) make: Make,
 }
+
+/// Makes a partitioner from its argument, empty if it takes none, and from facts.
+type Make = fn(&str, &PartitionerFacts) -> Result<Box<dyn Partitioner>, PartitionError>;
 
 /// Facts about ranks and layers that a partitioner may heed. None of them has to be known.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -67,8 +71,8 @@ impl NamedPartitioner {
     ///
     /// # Errors
     ///
-    /// [`PartitionError::Argument`] if the argument isn't of the form, or there is one too many or too
-    /// few.
+    /// [`PartitionError::Argument`] if the argument isn't of the form, or there is one too many or
+    /// too few.
     pub fn make(
         &self,
         argument: Option<&str>,

@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use crate::{Costs, Partition, PartitionError};
+use crate::costs::Costs;
+use crate::error::PartitionError;
+use crate::partition::Partition;
 
 /// A way of cutting layers into contiguous parts.
 ///
@@ -70,7 +72,7 @@ pub trait Partitioner: Send + Sync {
     /// met by anyone; [`PartitionError::Other`] for a reason of the implementation's own.
     fn partition(&self, costs: &Costs, parts: usize) -> Result<Partition, PartitionError>;
 
-    /// What to call this partitioner in reports and errors. The default is its type's path.
+    /// The name used in command lines, reports and errors. The default is its type's path.
     fn name(&self) -> &str {
         std::any::type_name::<Self>()
     }

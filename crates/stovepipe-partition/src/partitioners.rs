@@ -34,8 +34,8 @@ pub fn partitioners() -> &'static [NamedPartitioner] {
 ///
 /// # Errors
 ///
-/// [`PartitionError::UnknownPartitioner`] lists the names there are, [`PartitionError::Argument`] says
-/// what to write.
+/// [`PartitionError::UnknownPartitioner`] lists the names there are, [`PartitionError::Argument`]
+/// says what to write.
 pub fn partitioner_named(
     text: &str,
     facts: &PartitionerFacts,

@@ -1,13 +1,13 @@
-//! `ConstrainedMinimax` against every partition there is, under random constraints; and what it says
-//! where nothing fits.
+//! `ConstrainedMinimax` against every partition there is, under random constraints; and what it
+//! says where nothing fits.
 
 use proptest::prelude::*;
 use stovepipe_partition::{
     ConstrainedMinimax, Costs, LayerBytes, Memory, Minimax, Partition, PartitionError, Partitioner,
 };
 
-/// Constraints for `costs.len()` layers in `ranks * stages_per_rank` parts; times are exact: whole-number costs,
-/// speeds that are powers of two.
+/// Constraints for `costs.len()` layers in `ranks * stages_per_rank` parts; times are exact:
+/// whole-number costs, speeds that are powers of two.
 #[derive(Debug, Clone)]
 struct Request {
     costs: Vec<f64>,

@@ -1,5 +1,5 @@
-//! `Minimax` against every partition there is, on random costs; and at a size where trying them all is
-//! out of the question.
+//! `Minimax` against every partition there is, on random costs; and at a size where trying them all
+//! is out of the question.
 
 use proptest::prelude::*;
 use stovepipe_partition::{Costs, Minimax, Partition, Partitioner};

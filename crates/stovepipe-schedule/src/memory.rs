@@ -194,6 +194,24 @@ impl Plan {
         at_peak
     }
 
+    /// The larger of a stage's input and output, in bytes, that comes from a stage of another rank: as a
+    /// value from the stage before, or as a gradient from the one behind.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such stage.
+    #[must_use]
+    pub fn arriving(&self, stage: Stage, input: u64, output: u64) -> u64 {
+        let placement = self.placement();
+        let elsewhere = |other: Option<usize>| {
+            let rank = other.and_then(|other| placement.get(other));
+            rank.is_some_and(|rank| *rank != placement[stage.index()])
+        };
+        let before = elsewhere(stage.index().checked_sub(1)).then_some(input);
+        let behind = elsewhere(Some(stage.index() + 1)).then_some(output);
+        before.unwrap_or(0).max(behind.unwrap_or(0))
+    }
+
     /// The most micro-batches between forward and backward in these actions of one rank.
     fn peak_in_flight<'a>(&self, actions: impl IntoIterator<Item = &'a Compute>) -> usize {
         let mut peak = Peak::default();
@@ -238,9 +256,12 @@ impl Program {
         let fixed = total(own.iter().map(|stage| stages[stage.index()].fixed));
         let workspace = own.iter().map(|stage| stages[stage.index()].workspace).max();
         let fixed = fixed.saturating_add(workspace.unwrap_or(0));
-        let arriving = own.iter().map(|&stage| self.arriving(stage, &stages[stage.index()])).max();
+        let arriving = own.iter().map(|&stage| {
+            let memory = &stages[stage.index()];
+            self.plan().arriving(stage, memory.input(), memory.output())
+        });
         let mut peak = Peak { now: fixed, highest: fixed };
-        peak.take(arriving.unwrap_or(0));
+        peak.take(arriving.max().unwrap_or(0));
         if self.plan().mode() == Mode::ForwardOnly {
             for stage in own {
                 let memory = &stages[stage.index()];
@@ -290,18 +311,6 @@ impl Program {
         let update = own.iter().map(|stage| stages[stage.index()].update).max();
         peak.touch(staged.saturating_add(update.unwrap_or(0)));
         peak.highest
-    }
-
-    /// The largest value that a stage receives from another rank.
-    fn arriving(&self, stage: Stage, memory: &StageMemory) -> u64 {
-        let placement = self.plan().placement();
-        let elsewhere = |other: Option<usize>| {
-            let rank = other.and_then(|other| placement.get(other));
-            rank.is_some_and(|rank| *rank != placement[stage.index()])
-        };
-        let before = elsewhere(stage.index().checked_sub(1)).then(|| memory.input());
-        let behind = elsewhere(Some(stage.index() + 1)).then(|| memory.output());
-        before.unwrap_or(0).max(behind.unwrap_or(0))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the ranks have.
+//! The ranks that there are: speed, memory, links.
 
 /// Ranks in a row, and the links between neighbours.
 #[derive(Debug, Clone, PartialEq)]
@@ -11,8 +11,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// This many ranks, all as fast as the device that was measured, without a limit of memory and with
-    /// links that take no time.
+    /// This many ranks, all as fast as the device that was measured, without a limit of memory and
+    /// with links that take no time.
     #[must_use]
     pub fn new(ranks: usize) -> Self {
         let (latency, bandwidth) = (0.0, f64::INFINITY);
@@ -26,7 +26,7 @@ impl Cluster {
         self
     }
 
-    /// How fast each rank is: one of speed 2 needs half the time that was measured.
+    /// The relative speed of each rank: one of speed 2 needs half the time that was measured.
     #[must_use]
     pub fn speeds(mut self, speeds: impl Into<Vec<f64>>) -> Self {
         self.speeds = speeds.into();
@@ -57,7 +57,7 @@ impl Cluster {
         Self { ranks, ..self }
     }
 
-    /// What is wrong with it, if something is.
+    /// The fault in it, if there is one.
     pub(crate) fn fault(&self) -> Option<(&'static str, String)> {
         let each =
             |found: usize| format!("there are {found} for {} ranks: give one for each", self.ranks);

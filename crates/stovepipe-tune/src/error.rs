@@ -1,6 +1,6 @@
-//! Why there is no choice, and what to do about it.
+//! The reasons for which there is no choice, and what to do about them.
 
-use crate::Rejected;
+use crate::report::Rejected;
 
 /// Why a profile was refused or nothing could be chosen.
 #[derive(Debug, thiserror::Error)]
@@ -22,23 +22,24 @@ pub enum TuneError {
     /// A profile contradicts itself.
     #[error("the profile is unusable: {reason}")]
     Profile {
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
 
-    /// What was asked for makes no sense.
+    /// A request makes no sense.
     #[error("{what}: {reason}")]
     Request {
-        /// Which part of it.
+        /// The part of it.
         what: &'static str,
-        /// What is wrong with it and what to do.
+        /// The fault in it, and what to do.
         reason: String,
     },
 
     /// No configuration can run.
     #[error("no configuration fits{}{}", reasons(.rejected), help(*.more, *.ranks))]
     NothingFits {
-        /// What was tried, and why it can't run; the one that lacks least memory first.
+        /// The configurations that were tried, and why they can't run; what lacks least memory
+        /// first.
         rejected: Vec<Rejected>,
         /// With so many more bytes on every rank, the first of them would fit.
         more: Option<u64>,
@@ -59,7 +60,7 @@ fn reasons(rejected: &[Rejected]) -> String {
     reasons.iter().map(|reason| format!("; {reason}")).collect()
 }
 
-/// What would fit.
+/// Says what would fit.
 fn help(more: Option<u64>, ranks: Option<usize>) -> String {
     let more = more.map(|bytes| format!("with {bytes} more bytes on every rank"));
     let ranks = ranks.map(|ranks| format!("on {ranks} ranks like the last one"));

@@ -1,14 +1,15 @@
 //! Chooses how to run a pipeline, from measured layer times.
 //!
-//! A [`Profile`] holds what each layer takes and needs at several sizes of a micro-batch, a [`Cluster`]
-//! what the ranks have. The [`Tuner`] cuts, plans and simulates every configuration of ranks, stages per
-//! rank, micro-batches, schedule and checkpoint policy, and says which is fastest, how far behind the
-//! others are, and which don't fit, where, and by how much.
+//! A [`Profile`] holds what each layer takes and needs at several sizes of a micro-batch, a
+//! [`Cluster`] what the ranks have. The [`Tuner`] cuts, plans and simulates every configuration of
+//! ranks, stages per rank, micro-batches, schedule and checkpoint policy. It says which is fastest,
+//! how far behind the others are, and which don't fit, where, and by how much.
 //!
 //! ```
-//! use stovepipe_tune::{Cluster, LayerProfile, Measurement, MemoryUse, Profile, Time, Tuner};
+//! use stovepipe_schedule::LayerMemory;
+//! use stovepipe_tune::{Cluster, LayerProfile, Measurement, Profile, Time, Tuner};
 //!
-//! // Eight equal layers, measured with 1 and with 16 samples; a fixed part of 1 ms in every action.
+//! // Eight equal layers, measured with 1 and with 16 samples. Every action has a fixed part of 1 ms.
 //! let measurement = |samples: usize| Measurement {
 //!     samples,
 //!     forward: Time::exactly(1e-3 + 1e-3 * samples as f64),
@@ -16,7 +17,7 @@
 //!     backward: Time::exactly(2e-3 + 2e-3 * samples as f64),
 //!     input_bytes: 4096 * samples as u64,
 //!     output_bytes: 4096 * samples as u64,
-//!     memory: Some(MemoryUse { activation_bytes: 65536 * samples as u64, ..MemoryUse::default() }),
+//!     memory: Some(LayerMemory { activations: 65536 * samples as u64, ..LayerMemory::default() }),
 //! };
 //! let layers = (0..8).map(|layer| LayerProfile {
 //!     name: format!("blocks.{layer}"),
@@ -47,6 +48,6 @@ mod tuner;
 
 pub use cluster::Cluster;
 pub use error::TuneError;
-pub use profile::{LayerProfile, Measurement, MemoryUse, Profile, Time};
+pub use profile::{LayerProfile, Measurement, Profile, Time};
 pub use report::{Choice, Configuration, Rejected, Report};
 pub use tuner::Tuner;

@@ -1,105 +1,25 @@
-//! What each layer takes and needs, at several sizes of a micro-batch, and the file it is kept in.
+//! The times and bytes of each layer at several sizes of a micro-batch, and the file they are kept
+//! in.
 //!
 //! Times are in seconds and measured at the sizes that will be run: a large batch's time divided by
-//! the number of micro-batches hides what every action costs however small it is. Between two measured
-//! sizes they are taken from the straight line, and beyond them not at all.
+//! the number of micro-batches hides what every action costs however small it is. Between two
+//! measured sizes they are taken from the straight line, and beyond them not at all.
+
+mod counted;
+mod layer;
+mod time;
 
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use stovepipe_checkpoint::LayerActivations;
 use stovepipe_partition::Costs;
-use stovepipe_schedule::{LayerMemory, StageMemory};
+use stovepipe_schedule::StageMemory;
 
-use crate::TuneError;
-
-/// A measured time in seconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Time {
-    /// The median over several runs.
-    pub median: f64,
-    /// The distance between the lower and the upper quartile.
-    pub spread: f64,
-}
-
-impl Time {
-    /// Of several runs, in seconds; zero of none.
-    #[must_use]
-    pub fn of(mut runs: Vec<f64>) -> Self {
-        runs.sort_by(f64::total_cmp);
-        let Some(last) = runs.len().checked_sub(1) else { return Self::default() };
-        let at = |quarter: usize| runs[last * quarter / 4];
-        Self { median: at(2), spread: at(3) - at(1) }
-    }
-
-    /// A time without spread.
-    #[must_use]
-    pub fn exactly(seconds: f64) -> Self {
-        Self { median: seconds, spread: 0.0 }
-    }
-}
-
-/// A layer at one size of a micro-batch.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Measurement {
-    /// Samples in the micro-batch.
-    pub samples: usize,
-    /// The forward in training.
-    pub forward: Time,
-    /// The forward that rebuilds activations for the backward.
-    pub recompute: Time,
-    /// The backward without recomputation.
-    pub backward: Time,
-    /// Bytes of the layer's input.
-    pub input_bytes: u64,
-    /// Bytes of its output.
-    pub output_bytes: u64,
-    /// What it holds and needs meanwhile; none where that couldn't be measured.
-    pub memory: Option<MemoryUse>,
-}
-
-/// What a layer holds and needs for one micro-batch, in bytes. Where only what stays could be counted, the last
-/// three are what its forward leaves behind.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MemoryUse {
-    /// What its backward needs, its input included and its output not.
-    pub activation_bytes: u64,
-    /// The most while its forward runs beyond what was there, what it leaves behind included.
-    pub forward_bytes: u64,
-    /// The same of a forward that leaves only its output.
-    pub untaped_bytes: u64,
-    /// The most while its backward runs beyond what was there, the gradient of its output included.
-    pub backward_bytes: u64,
-}
-
-impl MemoryUse {
-    /// The most while either runs.
-    pub(crate) fn working(&self) -> u64 {
-        self.forward_bytes.max(self.untaped_bytes).max(self.backward_bytes)
-    }
-}
-
-/// A layer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct LayerProfile {
-    /// Its name in the model.
-    pub name: String,
-    /// Bytes of its parameters, and of copies in another type that it computes with.
-    pub parameter_bytes: u64,
-    /// Bytes of their gradients.
-    pub gradient_bytes: u64,
-    /// Bytes of the optimizer's state for them.
-    pub optimizer_bytes: u64,
-    /// The most bytes that the optimizer's step needs beyond all these; zero where that couldn't be measured.
-    pub update_bytes: u64,
-    /// By how many of them the layer's bytes are more until all layers have been updated: the copies of an
-    /// update that is staged.
-    pub staged_bytes: u64,
-    /// The optimizer's step on them.
-    pub update: Time,
-    /// One for each size, ascending.
-    pub measurements: Vec<Measurement>,
-}
+pub(crate) use self::layer::LayerCost;
+pub use self::layer::{LayerProfile, Measurement};
+pub use self::time::Time;
+use crate::error::TuneError;
 
 /// Every layer of a model, measured on one device.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -110,17 +30,6 @@ pub struct Profile {
     layers: Vec<LayerProfile>,
 }
 
-/// A layer's costs at a size between the measured ones.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct LayerCost {
-    pub(crate) forward: f64,
-    pub(crate) recompute: f64,
-    pub(crate) backward: f64,
-    pub(crate) input_bytes: u64,
-    pub(crate) output_bytes: u64,
-    pub(crate) memory: Option<MemoryUse>,
-}
-
 impl Profile {
     /// The version that is written and read.
     pub const VERSION: u32 = 2;
@@ -129,17 +38,21 @@ impl Profile {
     ///
     /// # Errors
     ///
-    /// [`TuneError::Profile`] unless there is a layer, all were measured at the same sizes, ascending
-    /// and at least 1, and every time is finite and not negative.
-    pub fn new(device: impl Into<String>, layers: Vec<LayerProfile>) -> Result<Self, TuneError> {
+    /// [`TuneError::Profile`] unless there is a layer, all were measured at the same sizes,
+    /// ascending and at least 1, and every time is finite and not negative.
+    pub fn new(
+        device: impl Into<String>,
+        mut layers: Vec<LayerProfile>,
+    ) -> Result<Self, TuneError> {
+        layers.iter_mut().for_each(LayerProfile::complete);
         let profile =
             Self { version: Self::VERSION, device: device.into(), workspace_bytes: 0, layers };
         profile.check()?;
         Ok(profile)
     }
 
-    /// With the bytes that a rank's threads keep for themselves once they have computed, such as what
-    /// matrix products are packed into.
+    /// With the bytes that a rank's threads keep for themselves once they have computed, such as
+    /// what matrix products are packed into.
     #[must_use]
     pub fn with_workspace(self, bytes: u64) -> Self {
         Self { workspace_bytes: bytes, ..self }
@@ -157,7 +70,7 @@ impl Profile {
     ///
     /// [`TuneError::Json`], [`TuneError::Version`], and as [`Profile::new`].
     pub fn from_json(text: &str) -> Result<Self, TuneError> {
-        /// What every version has.
+        /// The fields of every version.
         #[derive(Deserialize)]
         struct Head {
             version: u32,
@@ -185,7 +98,7 @@ impl Profile {
         Ok(serde_json::to_string_pretty(self)?)
     }
 
-    /// What it was measured on.
+    /// The device that was measured.
     #[must_use]
     pub fn device(&self) -> &str {
         &self.device
@@ -219,8 +132,8 @@ impl Profile {
         costs_of(costs.iter().map(|cost| cost.forward + cost.backward))
     }
 
-    /// The bytes of every layer to cut by: parameters, gradients, optimizer state, and what it keeps
-    /// from forward to backward for `samples` samples.
+    /// The bytes of every layer to cut by: parameters, gradients, optimizer state, and what it
+    /// keeps from forward to backward for `samples` samples.
     ///
     /// # Errors
     ///
@@ -229,7 +142,7 @@ impl Profile {
     pub fn bytes(&self, samples: usize) -> Result<Costs, TuneError> {
         let costs = self.at(samples).ok_or_else(|| self.not_measured(samples))?;
         let bytes = self.layers.iter().zip(&costs).map(|(layer, cost)| {
-            let kept = cost.memory?.activation_bytes;
+            let kept = cost.memory?.activations;
             Some(layer.fixed_bytes().saturating_add(kept) as f64)
         });
         let bytes: Option<Vec<f64>> = bytes.collect();
@@ -237,24 +150,22 @@ impl Profile {
         costs_of(bytes.into_iter())
     }
 
-    /// What each layer costs to keep and to compute again for `samples` samples: what
-    /// [`Budget`](stovepipe_checkpoint::Budget) decides by.
+    /// The price of keeping and of recomputing each layer for `samples` samples, by which
+    /// [`Budget`](stovepipe_checkpoint::Budget) decides.
     ///
     /// # Errors
     ///
     /// As [`bytes`](Self::bytes).
     pub fn activations(&self, samples: usize) -> Result<Vec<LayerActivations>, TuneError> {
         let costs = self.at(samples).ok_or_else(|| self.not_measured(samples))?;
-        let priced = |(layer, cost): (&LayerProfile, &LayerCost)| {
-            let memory = layer.memory(cost)?;
-            Some(LayerActivations { memory, recompute: cost.recompute })
+        let priced = |cost: &LayerCost| {
+            Some(LayerActivations { memory: cost.memory?, recompute: cost.recompute })
         };
-        let layers = self.layers.iter().zip(&costs);
-        layers.map(priced).collect::<Option<_>>().ok_or_else(unknown_bytes)
+        costs.iter().map(priced).collect::<Option<_>>().ok_or_else(unknown_bytes)
     }
 
-    /// What a stage of these layers needs for micro-batches of `samples` samples, to be counted by
-    /// [`Program::peak_bytes`](stovepipe_schedule::Program::peak_bytes).
+    /// The bytes of a stage of these layers for micro-batches of `samples` samples, as
+    /// [`Program::peak_bytes`](stovepipe_schedule::Program::peak_bytes) counts them.
     ///
     /// # Errors
     ///
@@ -279,8 +190,9 @@ impl Profile {
         costs: &[LayerCost],
     ) -> Option<StageMemory> {
         let (own, costs) = (&self.layers[layers.clone()], &costs[layers]);
-        let memory = own.iter().zip(costs).map(|(layer, cost)| layer.memory(cost));
-        let sum = |of: fn(&LayerProfile) -> u64| own.iter().map(of).fold(0, u64::saturating_add);
+        let memory = costs.iter().map(|cost| cost.memory);
+        let sum =
+            |bytes: fn(&LayerProfile) -> u64| own.iter().map(bytes).fold(0, u64::saturating_add);
         Some(StageMemory {
             fixed: sum(LayerProfile::lasting_bytes),
             layers: memory.collect::<Option<_>>()?,
@@ -353,79 +265,11 @@ fn costs_of(costs: impl Iterator<Item = f64>) -> Result<Costs, TuneError> {
         .map_err(|error| TuneError::Profile { reason: error.to_string() })
 }
 
-impl LayerProfile {
-    /// Bytes that it needs all the time.
-    pub(crate) fn lasting_bytes(&self) -> u64 {
-        self.parameter_bytes.saturating_add(self.optimizer_bytes)
-    }
-
-    /// The same with gradients, which come with the first backward.
-    pub(crate) fn fixed_bytes(&self) -> u64 {
-        self.lasting_bytes().saturating_add(self.gradient_bytes)
-    }
-
-    /// Its bytes at these costs; nothing if they don't say.
-    fn memory(&self, cost: &LayerCost) -> Option<LayerMemory> {
-        let memory = cost.memory?;
-        Some(LayerMemory {
-            activations: memory.activation_bytes,
-            input: cost.input_bytes,
-            output: cost.output_bytes,
-            gradients: self.gradient_bytes,
-            forward: memory.forward_bytes,
-            untaped: memory.untaped_bytes,
-            backward: memory.backward_bytes,
-        })
-    }
-
-    fn at(&self, samples: usize) -> Option<LayerCost> {
-        let above = self.measurements.iter().position(|m| m.samples >= samples)?;
-        let high = &self.measurements[above];
-        let low = if high.samples == samples {
-            high
-        } else {
-            &self.measurements[above.checked_sub(1)?]
-        };
-        let part = if high.samples == low.samples {
-            0.0
-        } else {
-            (samples - low.samples) as f64 / (high.samples - low.samples) as f64
-        };
-        let time = |of: fn(&Measurement) -> Time| {
-            let (low, high) = (of(low).median, of(high).median);
-            low + part * (high - low)
-        };
-        let bytes = |low: u64, high: u64| {
-            // Up, so that nothing is promised that doesn't fit.
-            (low as f64 + part * (high as f64 - low as f64)).ceil() as u64
-        };
-        Some(LayerCost {
-            forward: time(|m| m.forward),
-            recompute: time(|m| m.recompute),
-            backward: time(|m| m.backward),
-            input_bytes: bytes(low.input_bytes, high.input_bytes),
-            output_bytes: bytes(low.output_bytes, high.output_bytes),
-            memory: low.memory.zip(high.memory).map(|(low, high)| MemoryUse {
-                activation_bytes: bytes(low.activation_bytes, high.activation_bytes),
-                forward_bytes: bytes(low.forward_bytes, high.forward_bytes),
-                untaped_bytes: bytes(low.untaped_bytes, high.untaped_bytes),
-                backward_bytes: bytes(low.backward_bytes, high.backward_bytes),
-            }),
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use stovepipe_schedule::LayerMemory;
 
-    #[test]
-    fn times_are_medians_with_quartiles() {
-        assert_eq!(Time::of(vec![3.0]), Time::exactly(3.0));
-        let found = Time::of(vec![5.0, 1.0, 3.0, 2.0, 4.0]);
-        assert_eq!((found.median, found.spread), (3.0, 2.0));
-        assert_eq!(Time::of(vec![]), Time::default());
-    }
+    use super::*;
 
     fn measurement(samples: usize, seconds: f64) -> Measurement {
         Measurement {
@@ -435,9 +279,9 @@ mod tests {
             backward: Time { median: 2.0 * seconds, spread: 0.1 },
             input_bytes: 10,
             output_bytes: 10 * samples as u64,
-            memory: Some(MemoryUse {
-                activation_bytes: 100 * samples as u64,
-                ..MemoryUse::default()
+            memory: Some(LayerMemory {
+                activations: 100 * samples as u64,
+                ..LayerMemory::default()
             }),
         }
     }
@@ -463,7 +307,7 @@ mod tests {
         let at = |samples| profile.at(samples).map(|costs| costs[0]);
         assert_eq!(at(2).map(|c| (c.forward, c.output_bytes)), Some((1.0, 20)));
         assert_eq!(at(3).map(|c| (c.backward, c.output_bytes)), Some((3.0, 30)));
-        let kept = |cost: LayerCost| cost.memory.map(|memory| memory.activation_bytes);
+        let kept = |cost: LayerCost| cost.memory.map(|memory| memory.activations);
         assert_eq!(at(8).map(|c| (c.recompute, kept(c))), Some((2.5, Some(800))));
         assert_eq!(at(12).map(|c| c.forward), Some(3.0));
         assert_eq!((at(1), at(13)), (None, None));
@@ -488,6 +332,25 @@ mod tests {
             error(r#"{"version": 2, "device": "", "workspace_bytes": 0, "layers": []}"#)
                 .contains("no layers")
         );
+    }
+
+    #[test]
+    fn files_keep_their_form() {
+        let measured = layer(vec![measurement(1, 0.5)]);
+        let text = Profile::new("test", vec![measured]).expect("valid").to_json().expect("writes");
+        let text: String = text.split_whitespace().collect();
+        let measurement = r#"{"samples":1,"forward":{"median":0.5,"spread":0.0},
+            "recompute":{"median":0.5,"spread":0.0},"backward":{"median":1.0,"spread":0.1},
+            "input_bytes":10,"output_bytes":10,"memory":{"activation_bytes":100,
+            "forward_bytes":0,"untaped_bytes":0,"backward_bytes":0}}"#;
+        let expected = format!(
+            r#"{{"version":2,"device":"test","workspace_bytes":0,"layers":[{{"name":"layer",
+            "parameter_bytes":1,"gradient_bytes":2,"optimizer_bytes":3,"update_bytes":4,
+            "staged_bytes":5,"update":{{"median":0.0,"spread":0.0}},
+            "measurements":[{measurement}]}}]}}"#
+        );
+        let expected: String = expected.split_whitespace().collect();
+        assert_eq!(text, expected);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What the tuner found.
+//! The tuner's findings.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,8 @@ use stovepipe_checkpoint::CheckpointPolicy;
 use stovepipe_partition::Partition;
 use stovepipe_schedule::{Schedule, Shape};
 
-/// One way to run a pipeline, but for its cut. It is written with the names of its schedule and policy.
+/// One way to run a pipeline, except its cut. It is written with the names of its schedule and
+/// policy.
 #[derive(Clone, Serialize)]
 #[non_exhaustive]
 pub struct Configuration {
@@ -84,11 +85,11 @@ impl fmt::Debug for Configuration {
     }
 }
 
-/// A configuration that can run, and what it would take.
+/// A configuration that can run, and its price.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Choice {
-    /// What was chosen.
+    /// The configuration.
     #[serde(flatten)]
     pub configuration: Configuration,
     /// The layers of each stage, written as their numbers.
@@ -98,10 +99,11 @@ pub struct Choice {
     pub seconds: f64,
     /// Idle time divided by total time.
     pub bubble: f64,
-    /// The most samples whose activations a rank holds at once; a stage counts as its part of the rank.
+    /// The most samples whose activations a rank holds at once; a stage counts as its part of the
+    /// rank.
     pub kept_samples: f64,
-    /// The most bytes that each rank holds at once, micro-batches of two sizes counted at the larger;
-    /// none if the profile doesn't know.
+    /// The most bytes that each rank holds at once, micro-batches of two sizes counted at the
+    /// larger; none if the profile doesn't know.
     pub memory: Option<Vec<u64>>,
 }
 
@@ -117,7 +119,7 @@ impl Choice {
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Rejected {
-    /// What was tried.
+    /// The configuration that was tried.
     #[serde(flatten)]
     pub configuration: Configuration,
     /// Why it can't run: how many bytes are missing where, or what the schedule can't do.
@@ -130,17 +132,17 @@ pub struct Rejected {
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// What can run: first what is as fast as the fastest for all that can be [told](Self::TOLERANCE),
-    /// the simplest and leanest of it first, then the others by time.
+    /// The choices that can run. First come those that are as fast as the fastest for all that can
+    /// be [told](Self::TOLERANCE), the simplest and leanest first, then the others by time.
     pub choices: Vec<Choice>,
-    /// What can't.
+    /// The configurations that can't.
     pub rejected: Vec<Rejected>,
 }
 
 impl Report {
-    /// Predictions that differ by no more than this part can't be told apart. Among such configurations
-    /// the one with the fewest ranks, stages and samples kept comes first: it has the fewest messages,
-    /// and activations that a backward needs soon are still in the cache.
+    /// Predictions that differ by no more than this part can't be told apart. Among such
+    /// configurations the one with the fewest ranks, stages and samples kept comes first: it has
+    /// the fewest messages, and activations that a backward needs soon are still in the cache.
     pub const TOLERANCE: f64 = 0.03;
 
     /// Puts the choices in order.
@@ -168,7 +170,7 @@ impl Report {
         &self.choices[0]
     }
 
-    /// How much longer than the fastest a choice takes: 0.1 for 10%.
+    /// The part by which a choice takes longer than the fastest: 0.1 for 10%.
     #[must_use]
     pub fn slower(&self, choice: &Choice) -> f64 {
         let fastest =

@@ -6,12 +6,11 @@ use stovepipe_checkpoint::{
 use stovepipe_partition::Partition;
 use stovepipe_schedule::{Drain, GPipe, Interleaved1F1B, LayerMemory, OneFOneB, Shape};
 use stovepipe_tune::{
-    Cluster, Configuration, LayerProfile, Measurement, MemoryUse, Profile, Report, Time, TuneError,
-    Tuner,
+    Cluster, Configuration, LayerProfile, Measurement, Profile, Report, Time, TuneError, Tuner,
 };
 
-/// Layers whose forward and backward take `fixed` seconds and `each` more for every sample, and that
-/// keep 10 bytes for each, of which one is the input.
+/// Layers whose forward and backward take `fixed` seconds and `each` more for every sample, and
+/// that keep 10 bytes for each, of which one is the input.
 fn profile(layers: usize, fixed: f64, each: f64, sizes: &[usize]) -> Profile {
     let measurement = |&samples: &usize| {
         let time = Time::exactly(fixed + each * samples as f64);
@@ -23,10 +22,7 @@ fn profile(layers: usize, fixed: f64, each: f64, sizes: &[usize]) -> Profile {
             backward: time,
             input_bytes: samples_bytes,
             output_bytes: samples_bytes,
-            memory: Some(MemoryUse {
-                activation_bytes: 10 * samples_bytes,
-                ..MemoryUse::default()
-            }),
+            memory: Some(LayerMemory { activations: 10 * samples_bytes, ..LayerMemory::default() }),
         }
     };
     let layer = |number: usize| LayerProfile {
@@ -82,7 +78,8 @@ fn the_best_is_the_fastest_of_all_and_a_slow_rank_gets_less() {
 
 #[test]
 fn micro_batches_of_unequal_size_are_priced_as_such() {
-    // Seven samples in four micro-batches: 2, 2, 2, 1; one stage does all of it, forward and backward.
+    // Seven samples in four micro-batches: 2, 2, 2, 1; one stage does all of it, forward and
+    // backward.
     let profile = profile(1, 0.0, 1.0, &[1, 8]);
     let report = Tuner::new(&profile, &Cluster::new(1))
         .batch(7)
@@ -117,8 +114,8 @@ fn memory_decides_about_recomputation_and_ranks() {
         let tuner = Tuner::new(&profile, &cluster).micro_batches([4]);
         tuner.schedules(vec![Box::new(GPipe::default())]).tune()
     };
-    // Everything on one rank: 1200 of parameters and states, and the gradients with the activations of three
-    // micro-batches: those of the fourth have gone when they come, but for its input.
+    // Everything on one rank: 1200 of parameters and states, and the gradients with the activations
+    // of three micro-batches: those of the fourth have gone when they come, but for its input.
     let all = 1200 + 400 + 3 * 82 + 2;
     let roomy = tune(1, all).expect("fits");
     let policy = |report: &Report| report.best().configuration.policy.name().to_owned();
@@ -225,7 +222,8 @@ fn any_cut_can_be_priced() {
     let predict = |sizes: &[usize]| {
         tuner.predict(&configuration, &Partition::from_sizes(sizes).expect("a partition"))
     };
-    // Forward and backward of 1 second for each layer and micro-batch: 8 + 1 turns of the longer stage.
+    // Forward and backward of 1 second for each layer and micro-batch: 8 + 1 turns of the longer
+    // stage.
     assert_eq!(predict(&[2, 2]).expect("predicts").seconds, 2.0 * 9.0 * 2.0);
     assert_eq!(predict(&[3, 1]).expect("predicts").seconds, 2.0 * (8.0 * 3.0 + 1.0));
     let refused = |sizes: &[usize]| predict(sizes).expect_err("refused").to_string();

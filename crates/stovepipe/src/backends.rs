@@ -2,21 +2,67 @@
 
 use stovepipe_burn::{Backend, Mixed};
 
-/// The names of the backends that were compiled in, as [`backend_named`] takes them.
-pub const BACKENDS: &[&str] = &[
-    #[cfg(feature = "flex")]
-    "flex",
-    #[cfg(feature = "wgpu")]
-    "wgpu",
-    #[cfg(feature = "cuda")]
-    "cuda",
-    #[cfg(feature = "tch")]
-    "tch",
-    #[cfg(feature = "tch")]
-    "tch-cuda",
-    #[cfg(feature = "tch")]
-    "tch-mps",
-];
+/// A backend that is asked for by its name.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct NamedBackend {
+    /// The name, as [`backend_named`] takes it.
+    pub name: &'static str,
+    /// One line of help.
+    pub summary: &'static str,
+    make: fn(usize) -> Box<dyn Backend>,
+}
+
+impl NamedBackend {
+    /// The backend. `threads` is how many each rank computes with on the processor.
+    #[must_use]
+    pub fn make(&self, threads: usize) -> Box<dyn Backend> {
+        (self.make)(threads)
+    }
+}
+
+/// Every backend that was compiled in.
+#[must_use]
+pub fn backends() -> &'static [NamedBackend] {
+    &[
+        #[cfg(feature = "flex")]
+        NamedBackend {
+            name: "flex",
+            summary: "Computes on the processor, in Rust alone.",
+            make: |threads| Box::new(stovepipe_flex::Flex::new().threads(threads)),
+        },
+        #[cfg(feature = "wgpu")]
+        NamedBackend {
+            name: "wgpu",
+            summary: "Computes on graphics processors through Vulkan, Metal or DirectX.",
+            make: |_| Box::new(stovepipe_wgpu::Wgpu::new()),
+        },
+        #[cfg(feature = "cuda")]
+        NamedBackend {
+            name: "cuda",
+            summary: "Computes on NVIDIA's graphics processors.",
+            make: |_| Box::new(stovepipe_cuda::Cuda::new()),
+        },
+        #[cfg(feature = "tch")]
+        NamedBackend {
+            name: "tch",
+            summary: "Computes on the processor with LibTorch.",
+            make: |threads| Box::new(stovepipe_tch::Tch::new().threads(threads)),
+        },
+        #[cfg(feature = "tch")]
+        NamedBackend {
+            name: "tch-cuda",
+            summary: "Computes on NVIDIA's graphics processors with LibTorch.",
+            make: |threads| Box::new(stovepipe_tch::Tch::cuda().threads(threads)),
+        },
+        #[cfg(feature = "tch")]
+        NamedBackend {
+            name: "tch-mps",
+            summary: "Computes on Apple's graphics processors with LibTorch.",
+            make: |threads| Box::new(stovepipe_tch::Tch::mps().threads(threads)),
+        },
+    ]
+}
 
 /// There is no backend of this name, or it wasn't compiled in.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -29,9 +75,10 @@ pub struct UnknownBackend {
     known: String,
 }
 
-/// The backend of this name; of several names with commas between them, each rank has one in turn,
-/// and of those of one name each the next device. `threads` is how many each rank computes with on
-/// the processor.
+/// The backend of this name. Of several names with commas between them, each rank has one in turn, and
+/// of those of one name each the next device.
+///
+/// `threads` is how many each rank computes with on the processor.
 ///
 /// ```
 /// use stovepipe::{Backend, backend_named};
@@ -44,40 +91,23 @@ pub struct UnknownBackend {
 ///
 /// # Errors
 ///
-/// [`UnknownBackend`], which lists [`BACKENDS`].
+/// [`UnknownBackend`], which lists [`backends`].
 pub fn backend_named(names: &str, threads: usize) -> Result<Box<dyn Backend>, UnknownBackend> {
-    let (mut mixed, mut known) = (Mixed::new(), Vec::new());
+    let (mut mixed, mut seen) = (Mixed::new(), Vec::new());
     for name in names.split(',') {
-        let backend = one(name, threads).ok_or_else(|| UnknownBackend {
+        let named = backends().iter().find(|named| named.name == name);
+        let named = named.ok_or_else(|| UnknownBackend {
             name: name.chars().take(40).collect(),
-            known: BACKENDS.join(", "),
+            known: backends().iter().map(|named| named.name).collect::<Vec<_>>().join(", "),
         })?;
+        let backend = named.make(threads);
         if name == names {
             return Ok(backend);
         }
-        mixed = mixed.rank_on(known.iter().filter(|other| **other == name).count(), backend);
-        known.push(name);
+        mixed = mixed.rank_on(seen.iter().filter(|other| **other == name).count(), backend);
+        seen.push(name);
     }
     Ok(Box::new(mixed))
-}
-
-#[allow(unused_variables, reason = "not every backend has threads")]
-fn one(name: &str, threads: usize) -> Option<Box<dyn Backend>> {
-    Some(match name {
-        #[cfg(feature = "flex")]
-        "flex" => Box::new(stovepipe_flex::Flex::new().threads(threads)),
-        #[cfg(feature = "wgpu")]
-        "wgpu" => Box::new(stovepipe_wgpu::Wgpu::new()),
-        #[cfg(feature = "cuda")]
-        "cuda" => Box::new(stovepipe_cuda::Cuda::new()),
-        #[cfg(feature = "tch")]
-        "tch" => Box::new(stovepipe_tch::Tch::new().threads(threads)),
-        #[cfg(feature = "tch")]
-        "tch-cuda" => Box::new(stovepipe_tch::Tch::cuda().threads(threads)),
-        #[cfg(feature = "tch")]
-        "tch-mps" => Box::new(stovepipe_tch::Tch::mps().threads(threads)),
-        _ => return None,
-    })
 }
 
 #[cfg(test)]
@@ -86,8 +116,9 @@ mod tests {
 
     #[test]
     fn backends_are_found_by_their_names() {
-        for name in BACKENDS {
-            assert_eq!(backend_named(name, 1).expect("it is listed").name(), *name);
+        for named in backends() {
+            assert_eq!(backend_named(named.name, 1).expect("it is listed").name(), named.name);
+            assert!(named.summary.ends_with('.'), "{}", named.name);
         }
         let error = backend_named("abacus", 1).err().expect("unknown").to_string();
         assert!(error.contains("`abacus`") && error.contains("feature"), "{error}");

@@ -43,7 +43,7 @@
 
 mod backends;
 
-pub use backends::{BACKENDS, UnknownBackend, backend_named};
+pub use backends::{NamedBackend, UnknownBackend, backend_named, backends};
 pub use stovepipe_burn::*;
 pub use stovepipe_checkpoint as recompute;
 #[cfg(feature = "cuda")]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
-use stovepipe_tune::MemoryUse;
+use stovepipe_schedule::LayerMemory;
 
 use super::{Ran, Subject, bytes};
 use crate::cell::Forward;
@@ -32,7 +32,7 @@ impl Subject {
         &mut self,
         index: usize,
         counter: &Arc<dyn MemoryCounter>,
-    ) -> Result<Vec<MemoryUse>, StageError> {
+    ) -> Result<Vec<LayerMemory>, StageError> {
         let (backend, device) = (Arc::clone(&self.backend), self.device.clone());
         let mut outputs = self.forwards(index, Pass::Train)?.outputs.into_iter();
         let mut skipped = self.skipped[index].clone();
@@ -65,11 +65,12 @@ impl Subject {
             let stashed = tape.stashed_values();
             self.cells[layer].backward(tape, gradients, stashed, 1.0)?;
             let backward_bytes = count.most()?;
-            found.push(MemoryUse {
-                activation_bytes: own.saturating_add(input_bytes),
-                forward_bytes: forward_bytes.unwrap_or(grown),
-                untaped_bytes: untaped_bytes.unwrap_or(grown),
-                backward_bytes: backward_bytes.unwrap_or(grown),
+            found.push(LayerMemory {
+                activations: own.saturating_add(input_bytes),
+                forward: forward_bytes.unwrap_or(grown),
+                untaped: untaped_bytes.unwrap_or(grown),
+                backward: backward_bytes.unwrap_or(grown),
+                ..LayerMemory::default()
             });
         }
         Ok(found)

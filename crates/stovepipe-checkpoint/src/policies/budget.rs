@@ -20,7 +20,8 @@ use crate::error::PolicyError;
 use crate::named::{NamedPolicy, PolicyFacts};
 use crate::policy::{CheckpointPolicy, Layout};
 
-/// Recomputes as little as possible so that the activations of every rank fit into a budget of bytes.
+/// Recomputes as little as possible so that the activations of every rank fit into a budget of
+/// bytes.
 ///
 /// For each rank, segments of its layers are dropped so that within the budget are together:
 ///
@@ -28,13 +29,14 @@ use crate::policy::{CheckpointPolicy, Layout};
 /// - those of the largest segment rebuilt,
 /// - those that a layer needs while it runs, and of a value that arrives.
 ///
-/// Of all such ways, the one that takes the least time to recompute is chosen. It is found by dynamic
-/// programming over the layers. For each size that the largest segment may have, it follows the ways to
-/// treat the layers so far that aren't worse than another in both bytes and time.
+/// Of all such ways, the one that takes the least time to recompute is chosen. It is found by
+/// dynamic programming over the layers. For each size that the largest segment may have, it follows
+/// the ways to treat the layers so far that aren't worse than another in both bytes and time.
 ///
-/// That is exact as long as a rank's segments have at most 64 different sizes (64 equal layers) and no
-/// more than 512 ways remain at once. Beyond that the sizes are thinned out, or bytes rounded up to a
-/// 512th of the budget. What is found still fits, but another way might recompute a little less.
+/// That is exact as long as a rank's segments have at most 64 different sizes (64 equal layers) and
+/// no more than 512 ways remain at once. Beyond that the sizes are thinned out, or bytes rounded up
+/// to a 512th of the budget. What is found still fits, but another way might recompute a little
+/// less.
 ///
 /// A rank with several stages is counted as if each held its most micro-batches at the same time. A
 /// micro-batch is counted as if none of it were freed while its segments are rebuilt. Parameters,
@@ -116,26 +118,15 @@ impl CheckpointPolicy for Budget {
 impl Budget {
     /// The bytes that a rank needs temporarily, besides what it keeps and rebuilds.
     fn temporary(&self, plan: &Plan, rank: usize, ranges: &[Range<usize>]) -> u64 {
-        let needs = |stage: &Stage| {
-            let range = ranges[stage.index()].clone();
-            let first = self.layers[range.start].memory;
-            let last = self.layers[range.end - 1].memory;
-            let working = self.layers[range].iter().map(|layer| layer.memory.working()).max();
-            let elsewhere = |other: Option<usize>| {
-                let other = other.and_then(|other| plan.placement().get(other));
-                other.is_some_and(|other| other.index() != rank)
-            };
-            let arrives = [
-                (elsewhere(stage.index().checked_sub(1)), first.input),
-                (elsewhere(Some(stage.index() + 1)), last.output),
-            ];
-            let arriving = arrives.into_iter().filter(|(does, _)| *does).map(|(_, bytes)| bytes);
-            (working.unwrap_or(0), arriving.max().unwrap_or(0))
-        };
-        let (working, arriving): (Vec<u64>, Vec<u64>) =
-            plan.stages_of(rank).iter().map(needs).unzip();
-        let largest = |bytes: Vec<u64>| bytes.into_iter().max().unwrap_or(0);
-        largest(working).saturating_add(largest(arriving))
+        let (mut working, mut arriving) = (0, 0);
+        for &stage in plan.stages_of(rank) {
+            let layers = &self.layers[ranges[stage.index()].clone()];
+            let (Some(first), Some(last)) = (layers.first(), layers.last()) else { continue };
+            let arrives = plan.arriving(stage, first.memory.input, last.memory.output);
+            arriving = arrives.max(arriving);
+            working = layers.iter().map(|layer| layer.memory.working()).fold(working, u64::max);
+        }
+        working.saturating_add(arriving)
     }
 
     /// The dropped segments of each stage of a rank.

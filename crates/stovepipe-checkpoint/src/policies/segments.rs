@@ -1,7 +1,7 @@
 //! Segments of layers, for the policies that cut stages into them.
 //!
-//! Of each segment only the input is kept, and segments are rebuilt one at a time. So a stage holds the
-//! inputs of its micro-batches' segments, and the activations of one segment.
+//! Of each segment only the input is kept, and segments are rebuilt one at a time. So a stage holds
+//! the inputs of its micro-batches' segments, and the activations of one segment.
 
 use std::ops::Range;
 

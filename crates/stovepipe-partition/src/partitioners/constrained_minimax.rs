@@ -1,20 +1,26 @@
 //! The best possible bottleneck where ranks differ, memory is limited and some cuts are closed.
 //!
-//! With one part on each rank it is found exactly, in two passes over (part, first layer): the
-//! smallest time under which the layers can be dealt out, by halving the bits of a time as
-//! [`Minimax`](crate::Minimax) does, and then the most even partition within that time. With several
-//! parts on a rank their times add up, and no such table exists: a search with a budget then takes
-//! over, which says how far from the best it may be.
+//! With one part on each rank it is found exactly, in two passes over (part, first layer). The
+//! first finds the smallest time under which the layers can be dealt out, by halving the bits of a
+//! time as [`Minimax`](crate::Minimax) does; the second the most even partition within that time.
+//! With several parts on a rank their times add up, and no such table exists: a search with a
+//! budget then takes over, which says how far from the best it may be.
+
+mod dealt;
+mod parts;
+mod search;
+mod shared;
 
 use std::ops::Range;
 
+use self::parts::Parts;
+pub use self::search::Solution;
 use crate::costs::Costs;
 use crate::error::PartitionError;
 use crate::memory::Memory;
 use crate::named::{NamedPartitioner, PartitionerFacts};
 use crate::partition::Partition;
 use crate::partitioner::Partitioner;
-use crate::search::{self, Parts};
 
 /// The partition whose busiest rank is least busy, under constraints.
 ///
@@ -24,13 +30,13 @@ use crate::search::{self, Parts};
 ///
 /// # Exactness
 ///
-/// With one part on each rank the answer is the best there is, as for [`Minimax`](crate::Minimax):
-/// among the partitions with the smallest bottleneck, the one with the smallest sum of squared part
-/// times and then with the earliest first cut; the parts behind that cut are chosen by the same rule.
-/// Squares are added in `f64`.
+/// With one part on each rank the answer is the best there is, as for [`Minimax`](crate::Minimax).
+/// Among the partitions with the smallest bottleneck, it is the one with the smallest sum of
+/// squared part times, and then with the earliest first cut. The parts behind that cut follow the
+/// same rule. Squares are added in `f64`.
 ///
-/// With several parts on a rank, a search looks at a million candidates at most: where that is all of
-/// them, the answer is the best there is by bottleneck, squared loads and earliest cuts. What
+/// With several parts on a rank, a search looks at a million candidates at most: where that is all
+/// of them, the answer is the best there is by bottleneck, squared loads and earliest cuts. What
 /// [`solve`](Self::solve) returns says whether it is, and otherwise below what no partition can be.
 ///
 /// ```
@@ -68,19 +74,6 @@ fn make(_: &str, facts: &PartitionerFacts) -> Result<Box<dyn Partitioner>, Parti
     Ok(Box::new(ConstrainedMinimax { speeds, cut_costs, memory, placement, ..unconstrained }))
 }
 
-/// A partition, and how good it is.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct Solution {
-    /// The partition.
-    pub partition: Partition,
-    /// How long the busiest rank is busy.
-    pub bottleneck: f64,
-    /// No partition has a smaller bottleneck than this; equal to `bottleneck` if the partition is
-    /// proven to be the best.
-    pub bound: f64,
-}
-
 impl ConstrainedMinimax {
     /// Without constraints: as [`Minimax`](crate::Minimax).
     #[must_use]
@@ -95,22 +88,23 @@ impl ConstrainedMinimax {
         self
     }
 
-    /// What it costs to cut before each layer but the first: the time that both neighbours of the cut
-    /// are busy with what crosses it.
+    /// The costs of cutting before each layer except the first: the time that both neighbours of
+    /// the cut are busy with what crosses it.
     #[must_use]
     pub fn cut_costs(mut self, costs: impl Into<Vec<f64>>) -> Self {
         self.cut_costs = Some(costs.into());
         self
     }
 
-    /// What each layer needs and each rank has.
+    /// The needs of each layer, and the capacity of each rank.
     #[must_use]
     pub fn memory(mut self, memory: Memory) -> Self {
         self.memory = Some(memory);
         self
     }
 
-    /// The rank of each part, as an interleaved schedule places them. By default part `p` is on rank `p`.
+    /// The rank of each part, as an interleaved schedule places them. By default part `p` is on
+    /// rank `p`.
     #[must_use]
     pub fn placement(mut self, ranks: impl Into<Vec<usize>>) -> Self {
         self.placement = Some(ranks.into());
@@ -135,10 +129,12 @@ impl ConstrainedMinimax {
     ///
     /// # Errors
     ///
-    /// [`PartitionError::DoesNotFit`] if the layers need more memory than there is, however they are
-    /// cut; [`PartitionError::NoPartition`] if pins and groups contradict each other;
-    /// [`PartitionError::Constraint`] if a constraint is for another number of layers or ranks, or
-    /// isn't a number; and those of every [`Partitioner`].
+    /// - [`PartitionError::DoesNotFit`] if the layers need more memory than there is, however they are
+    ///   cut.
+    /// - [`PartitionError::NoPartition`] if pins and groups contradict each other.
+    /// - [`PartitionError::Constraint`] if a constraint is for another number of layers or ranks, or
+    ///   isn't a number.
+    /// - Those of every [`Partitioner`].
     pub fn solve(&self, costs: &Costs, parts: usize) -> Result<Solution, PartitionError> {
         costs.check_parts(parts)?;
         search::solve(&self.parts(costs, parts)?)

@@ -8,10 +8,10 @@
 //! finds it exactly, in at most 64 packings. The *most even* partition under that bottleneck comes
 //! from a table: for each number of parts and each tail of the layers, the smallest sum of squares
 //! and the earliest first cut that gives it. The square of a sum satisfies the quadrangle
-//! inequality, also where parts above the bottleneck count as infinite, so that cut is not earlier
+//! inequality, also where parts above the bottleneck count as infinite. So that cut is not earlier
 //! than that of the next longer tail in as many parts, and not later than that of the same tail in
-//! one part fewer (D. E. Knuth 1971; F. F. Yao, "Efficient dynamic programming using quadrangle
-//! inequalities", 1980). What lies between them adds up to `n` along each diagonal of the table.
+//! one part fewer. (D. E. Knuth 1971; F. F. Yao, "Efficient dynamic programming using quadrangle
+//! inequalities", 1980.) What lies between them adds up to `n` along each diagonal of the table.
 //! (In two parts, where the second bound is empty, the first alone is used, by halving.)
 
 use std::ops::{Range, RangeInclusive};
@@ -27,9 +27,9 @@ use crate::partitioner::Partitioner;
 /// The partition whose most expensive part is as cheap as contiguous parts allow.
 ///
 /// No partition has a smaller [bottleneck](Partition::bottleneck). Among those that share the
-/// smallest one, it takes the one with the smallest sum of squared part costs (so the parts that
-/// aren't the bottleneck are even too), and among those the one whose first cut is earliest, then
-/// whose second cut is, and so on.
+/// smallest one, it takes the one with the smallest sum of squared part costs, so that the parts
+/// that aren't the bottleneck are even too. Among those it takes the one whose first cut is
+/// earliest, then whose second cut is, and so on.
 ///
 /// # Exactness
 ///
@@ -40,7 +40,7 @@ use crate::partitioner::Partitioner;
 /// # Cost
 ///
 /// With `n` layers and `k` parts, memory `O(n + k)`. Time grows with `n k` where one layer is so
-/// expensive that the others can be cut anywhere, and at worst with `n²`; cuts that leave too much
+/// expensive that the others can be cut anywhere, and at worst with `n²`. Cuts that leave too much
 /// for the other parts are not looked at, and where costs are alike few remain.
 ///
 /// ```
@@ -169,7 +169,7 @@ fn bands(longest: &[usize], parts: usize) -> Vec<Range<usize>> {
         .collect()
 }
 
-/// What is best for each tail in one band, in one number of parts.
+/// The best cut of each tail in one band, in one number of parts.
 #[derive(Default)]
 struct Row {
     first: usize,
@@ -177,7 +177,7 @@ struct Row {
     cuts: Vec<usize>,
     /// The sum of squares it gives.
     squares: Vec<u128>,
-    /// Where the best partition passes the row whose starts were marked.
+    /// The places where the best partition passes the row whose starts were marked.
     marks: Vec<usize>,
 }
 

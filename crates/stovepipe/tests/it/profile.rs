@@ -68,8 +68,8 @@ fn where_peaks_are_unknown_what_a_forward_leaves_behind_stands_for_them() {
         for measured in &layer.measurements {
             let memory = measured.memory.expect("known");
             let own = 1000u64.saturating_sub(measured.output_bytes);
-            assert_eq!(memory.activation_bytes, own + measured.input_bytes, "{}", layer.name);
-            let peaks = [memory.forward_bytes, memory.untaped_bytes, memory.backward_bytes];
+            assert_eq!(memory.activations, own + measured.input_bytes, "{}", layer.name);
+            let peaks = [memory.forward, memory.untaped, memory.backward];
             assert_eq!(peaks, [1000; 3], "{}", layer.name);
         }
     }

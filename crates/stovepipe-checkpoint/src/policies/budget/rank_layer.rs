@@ -17,8 +17,8 @@ pub(super) struct RankLayer {
 }
 
 impl RankLayer {
-    /// The bytes that all micro-batches in flight hold if its activations are kept. Its output is the
-    /// next layer's input, and behind the last one stays on its tape.
+    /// The bytes that all micro-batches in flight hold if its activations are kept. Its output is
+    /// the next layer's input, and behind the last one stays on its tape.
     pub(super) fn kept(&self) -> u64 {
         let output = if self.ends { self.layer.memory.output } else { 0 };
         self.in_flight.saturating_mul(self.layer.memory.activations.saturating_add(output))
@@ -30,8 +30,8 @@ impl RankLayer {
     }
 }
 
-/// The bytes that are rebuilt of a dropped segment, its output included and its kept input not counted
-/// again.
+/// The bytes that are rebuilt of a dropped segment, its output included and its kept input not
+/// counted again.
 pub(super) fn rebuilt_bytes(places: &[RankLayer]) -> u64 {
     let (Some(first), Some(last)) = (places.first(), places.last()) else { return 0 };
     let bytes =

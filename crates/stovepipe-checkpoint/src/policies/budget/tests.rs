@@ -53,8 +53,8 @@ fn much_memory_keeps_all_and_little_says_what_is_missing() {
     let layers = chained(vec![layer(100, 10, 1.0); 4], 0);
     let never = decide(&Never, &plan, &[4]).expect("decides");
     assert_eq!(decide(&Budget::new(1600, layers.clone()), &plan, &[4]), Ok(never));
-    // One byte less: the fastest is one layer again, whose input stays: 3 layers and an input of four
-    // micro-batches, and one layer rebuilt.
+    // One byte less: the fastest is one layer again, whose input stays: 3 layers and an input of
+    // four micro-batches, and one layer rebuilt.
     let found = decide(&Budget::new(1599, layers.clone()), &plan, &[4]).expect("fits");
     assert_eq!(found.of(Stage::new(0), MicroBatch::new(0)).dropped().len(), 1);
     assert_eq!(peaks(&plan, &[4], &layers, &found), [4 * 310 + 90]);

@@ -15,13 +15,13 @@ pub(super) type Piece = (Range<usize>, bool);
 struct Way {
     bytes: u64,
     time: f64,
-    /// Where its last piece starts and whether that is dropped, and the way before it.
+    /// The start of its last piece and whether that is dropped, and the way before it.
     piece: (usize, bool),
     before: usize,
 }
 
-/// For each number of layers from the front, the ways that aren't worse than another in both bytes and
-/// time, by bytes ascending.
+/// For each number of layers from the front, the ways that aren't worse than another in both bytes
+/// and time, by bytes ascending.
 pub(super) struct Ways {
     table: Vec<Vec<Way>>,
 }

@@ -1,0 +1,203 @@
+//! Figures that are known: makespans, bubbles, peaks, cuts, and the price of recomputation and
+//! messages.
+
+use serde_json::Value;
+
+use crate::command::{close, json, number, text};
+
+#[test]
+fn balanced_flush() {
+    for (m, percent) in [(1, 25.0), (4, 57.1), (16, 84.2)] {
+        for schedule in ["gpipe", "1f1b"] {
+            let found = json(&format!(
+                "simulate --schedule {schedule} --ranks 4 --micro-batches {m} \
+                 --forward 1 --backward 1 --json"
+            ));
+            assert_eq!(number(&found["makespan"]), 2.0 * (f64::from(m) + 3.0));
+            assert!((100.0 * number(&found["utilization"]) - percent).abs() < 0.05, "{found}");
+        }
+    }
+}
+
+#[test]
+fn unbalanced_flush() {
+    let run = |schedule: &str, m: usize| {
+        json(&format!(
+            "simulate --schedule {schedule} --ranks 4 --micro-batches {m} \
+             --forward 1,1,2,1 --backward 1,1,2,1 --json"
+        ))
+    };
+    for m in [1, 4, 16] {
+        assert_eq!(number(&run("forward-only", m)["makespan"]), 2.0 * m as f64 + 3.0);
+        assert_eq!(number(&run("gpipe", m)["makespan"]), 4.0 * m as f64 + 6.0);
+    }
+    let found = run("gpipe", 16);
+    assert_eq!(number(&found["makespan"]), 70.0);
+    let ranks = found["ranks"].as_array().expect("ranks");
+    assert_eq!(ranks.iter().map(|rank| number(&rank["busy"])).sum::<f64>(), 160.0);
+    assert!((100.0 * number(&found["utilization"]) - 57.1).abs() < 0.05);
+    let many = run("gpipe", 4000);
+    assert!((100.0 * number(&many["utilization"]) - 62.5).abs() < 0.05);
+}
+
+#[test]
+fn fixed_work() {
+    let found = json(
+        "sweep --ranks 4 --work 32 --overhead 0.5 --micro-batches 1,2,4,8,16,32,64,128 --json",
+    );
+    for point in found["points"].as_array().expect("points") {
+        let m = number(&point["micro_batches"]);
+        assert!(close(&point["makespan"], 64.0 + 192.0 / m + m + 3.0), "{point}");
+    }
+    assert_eq!(found["points"][4]["makespan"], 95.0);
+    assert_eq!(found["points"][7]["makespan"], 196.5);
+    assert_eq!(found["best"], 16);
+    assert!(close(&found["continuous_optimum"], (96.0f64 / 0.5).sqrt()));
+    let free = json("sweep --ranks 4 --work 32 --overhead 0 --micro-batches 8,4000 --json");
+    assert!((number(&free["points"][1]["makespan"]) - 64.0).abs() < 0.1);
+    assert_eq!(free["continuous_optimum"], Value::Null);
+}
+
+#[test]
+fn gpipe_bubbles() {
+    for (m, percent) in [(1, 75), (4, 43), (8, 27), (16, 16)] {
+        let found =
+            json(&format!("simulate --schedule gpipe --ranks 4 --micro-batches {m} --json"));
+        assert!(close(&found["bubble"], 3.0 / f64::from(m + 3)));
+        assert_eq!((100.0 * number(&found["bubble"])).round() as i32, percent);
+    }
+}
+
+#[test]
+fn schedules_at_four_ranks() {
+    let rows = [
+        ("gpipe", 33.0, 9.0, [8, 8, 8, 8]),
+        ("1f1b", 33.0, 9.0, [4, 3, 2, 1]),
+        ("interleaved-1f1b", 28.5, 4.5, [11, 9, 7, 5]),
+        ("looped-bfs", 28.5, 4.5, [16, 16, 16, 16]),
+        ("zb-h1", 27.0, 3.0, [4, 4, 4, 4]),
+        ("zb-v", 25.5, 1.5, [8, 8, 8, 8]),
+    ];
+    // `compare` takes the costs of a whole rank.
+    let all = json("compare --ranks 4 --micro-batches 8 --forward 1 --backward 2 --json");
+    for (name, makespan, idle, peaks) in rows {
+        let listed = all["schedules"].as_array().expect("schedules");
+        let row = listed.iter().find(|row| row["schedule"] == name).expect(name);
+        assert_eq!(number(&row["makespan"]), makespan, "{name}");
+        assert_eq!(row["idle"], serde_json::json!([idle, idle, idle, idle]), "{name}");
+        assert_eq!(row["peak_activations"], serde_json::json!(peaks), "{name}");
+        // `simulate` those of a stage.
+        let (forward, backward) = if row["stages_per_rank"] == 2 { (0.5, 1.0) } else { (1.0, 2.0) };
+        let found = json(&format!(
+            "simulate --schedule {name} --ranks 4 --micro-batches 8 --stages-per-rank {} \
+             --forward {forward} --backward {backward} --json",
+            row["stages_per_rank"]
+        ));
+        assert_eq!(number(&found["makespan"]), makespan, "{name}");
+        for (rank, peak) in found["ranks"].as_array().expect("ranks").iter().zip(peaks) {
+            assert_eq!(number(&rank["idle"]), idle);
+            assert_eq!(rank["peak_activations"], peak);
+        }
+    }
+    let makespans = all["schedules"].as_array().expect("schedules").iter();
+    assert!(makespans.map(|row| number(&row["makespan"])).is_sorted());
+
+    // Beyond the formulas.
+    let beyond = |schedule: &str, m: usize, costs: &str| {
+        let run = format!("simulate --schedule {schedule} --ranks 4 --micro-batches {m}");
+        let found = json(&format!("{run} {costs} --json"));
+        let rank = &found["ranks"][0];
+        (number(&rank["idle"]), rank["peak_activations"].as_u64())
+    };
+    let half = "--forward 0.5 --backward 1";
+    assert_eq!(beyond("interleaved-1f1b", 6, half).1, Some(12));
+    assert_eq!(beyond("interleaved-1f1b", 3, half).0, 6.0);
+    assert_eq!(beyond("zb-h1", 3, "").0, 4.0);
+    // Idle (P-1)(F+B), over V, and (P-1)(F+I-W); peaks M, min(P, M), VP+P-1 and MV.
+    for (schedule, m, costs, idle, peak) in [
+        ("gpipe", 12, "--forward 2 --backward 5", 21.0, 12),
+        ("1f1b", 12, "--forward 2 --backward 5", 21.0, 4),
+        ("interleaved-1f1b", 12, "--stages-per-rank 3 --forward 2 --backward 5", 21.0, 15),
+        ("looped-bfs", 12, "--stages-per-rank 3 --forward 2 --backward 5", 21.0, 36),
+        ("zb-h1", 12, "--forward 2 --backward 5 --weight-grad 2", 9.0, 4),
+    ] {
+        assert_eq!(beyond(schedule, m, costs), (idle, Some(peak)), "{schedule}");
+    }
+
+    let found = json("simulate --schedule dualpipe-v --ranks 4 --micro-batches 10 --json");
+    assert_eq!(number(&found["makespan"]), 63.0);
+    for rank in found["ranks"].as_array().expect("ranks") {
+        assert_eq!((number(&rank["idle"]), rank["peak_activations"].as_u64()), (3.0, Some(9)));
+    }
+}
+
+#[test]
+fn partitions() {
+    for (costs, parts, bottleneck, sizes) in [
+        ("1,1,1,1,1,1,1", 4, 2.0, None),
+        ("13,13,19,16", 3, 26.0, Some(vec![2, 1, 1])),
+        ("1,1,1,1", 4, 1.0, Some(vec![1, 1, 1, 1])),
+        ("5,2,5,5,7,12,3", 4, 12.0, None),
+        ("1,1,1,1,1", 4, 2.0, None),
+        ("1,2,3,4,5,6", 2, 11.0, Some(vec![4, 2])),
+        ("6,5,4,3,2,1", 2, 11.0, Some(vec![2, 4])),
+        (&["1"; 42].join(","), 16, 3.0, None),
+        (&["1"; 38].join(","), 8, 5.0, None),
+    ] {
+        let found = json(&format!("partition --costs {costs} --parts {parts} --json"));
+        assert_eq!(number(&found["bottleneck"]), bottleneck, "{costs}");
+        let cut = found["sizes"].as_array().expect("sizes");
+        assert!(cut.len() == parts && cut.iter().all(|size| *size != 0), "{found}");
+        if let Some(sizes) = sizes {
+            assert_eq!(found["sizes"], serde_json::json!(sizes));
+        }
+    }
+}
+
+#[test]
+fn zero_costs_are_fine() {
+    let found = json(
+        "simulate --schedule 1f1b --ranks 2 --micro-batches 2 --forward 0 --backward 0 --json",
+    );
+    assert_eq!(found["makespan"], 0.0);
+    assert_eq!((&found["utilization"], &found["bubble"]), (&Value::Null, &Value::Null));
+    text("simulate --schedule 1f1b --ranks 2 --micro-batches 2 --forward 0 --backward 0");
+}
+
+#[test]
+fn recomputation_communication_and_memory_have_their_price() {
+    let run = |more: &str| {
+        json(&format!("simulate --schedule gpipe --ranks 2 --micro-batches 4 --json {more}"))
+    };
+    let plain = number(&run("")["makespan"]);
+    assert_eq!(number(&run("--recompute 1")["makespan"]), plain + 4.0);
+    assert_eq!(number(&run("--checkpoint except-last")["makespan"]), plain + 3.0);
+    assert_eq!(number(&run("--latency 1")["makespan"]), plain + 2.0);
+    assert!(number(&run("--bandwidth 4 --boundary-bytes 2")["makespan"]) > plain);
+    let bytes = |more: &str| run(more)["ranks"][0]["peak_bytes"].as_u64();
+    assert_eq!(bytes("--activation-bytes 100 --boundary-bytes 10"), Some(400));
+    let recomputed = "--activation-bytes 100 --boundary-bytes 10 --checkpoint always";
+    assert_eq!(bytes(recomputed), Some(4 * 10 + 90));
+    let path = run("")["critical_path"].clone();
+    assert_eq!((&path[0], &path[1]), (&Value::from("0F0"), &Value::from("1F0")));
+}
+
+#[test]
+fn comparing_heeds_recomputation_and_bytes() {
+    let rows = |more: &str| {
+        let found = json(&format!("compare --ranks 2 --micro-batches 4 --json {more}"));
+        let rows = found["schedules"].as_array().expect("schedules").clone();
+        move |name: &str| rows.iter().find(|row| row["schedule"] == name).expect("listed").clone()
+    };
+    let (plain, recomputed) = (rows(""), rows("--recompute 1 --activation-bytes 100"));
+    assert_eq!(plain("gpipe").get("peak_bytes"), None);
+    let slower = number(&recomputed("gpipe")["makespan"]) - number(&plain("gpipe")["makespan"]);
+    assert_eq!(slower, 4.0);
+    assert_eq!(recomputed("gpipe")["peak_bytes"], serde_json::json!([100, 100]));
+    let kept = rows("--activation-bytes 100");
+    assert_eq!(kept("gpipe")["peak_bytes"], serde_json::json!([400, 400]));
+    // Half a rank's bytes for each of its two stages.
+    assert_eq!(kept("looped-bfs")["peak_bytes"], serde_json::json!([400, 400]));
+    let table = text("compare --ranks 2 --micro-batches 4 --activation-bytes 100");
+    assert!(table.contains("kept bytes by rank") && table.contains("400, 400"), "{table}");
+}

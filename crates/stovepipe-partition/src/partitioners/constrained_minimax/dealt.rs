@@ -1,0 +1,100 @@
+//! The exact search, where each part has a rank, or a share of one, to itself.
+//!
+//! It goes over (part, first layer) twice: for the smallest time under which the layers can be
+//! dealt out, and for the most even partition within that time.
+
+use super::parts::{End, Parts};
+use crate::error::PartitionError;
+use crate::halving::{smallest, smallest_cost};
+use crate::partition::Partition;
+
+/// The memory that a rank may have beyond its capacity.
+#[derive(Clone, Copy)]
+pub(super) enum Room {
+    /// This much.
+    Extra(u64),
+    /// Any amount.
+    Unlimited,
+}
+
+impl Parts<'_> {
+    /// The same where each part has its rank's memory, or its share of it, to itself.
+    fn ends_alone(&self, part: usize, start: usize, room: Room) -> impl Iterator<Item = End> {
+        let capacity = match (self.memory, room) {
+            (Some(memory), Room::Extra(extra)) => {
+                let rank = self.rank(part);
+                let sharing = self.placement.iter().filter(|&&other| other == rank).count();
+                let all = memory.capacities[rank].saturating_add(extra);
+                all / u64::try_from(sharing).unwrap_or(u64::MAX)
+            }
+            _ => u64::MAX,
+        };
+        self.ends(part, start).take_while(move |e| e.holds.saturating_add(e.works) <= capacity)
+    }
+
+    /// Whether the layers can be dealt out with no part above `limit`.
+    pub(super) fn can_be_dealt(&self, limit: f64, room: Room) -> bool {
+        let mut starts = vec![false; self.layers() + 1];
+        starts[0] = true;
+        for part in 0..self.count {
+            let mut next = vec![false; self.layers() + 1];
+            for start in (0..self.layers()).filter(|&start| starts[start]) {
+                for end in self.ends_alone(part, start, room).take_while(|e| e.floor <= limit) {
+                    next[end.end] |= self.open[end.end] && end.time <= limit;
+                }
+            }
+            starts = next;
+        }
+        starts[self.layers()]
+    }
+
+    /// The smallest time within which every part can be; there must be one.
+    pub(super) fn bottleneck(&self, room: Room) -> f64 {
+        smallest_cost(0.0, self.longest(), |limit| self.can_be_dealt(limit, room))
+    }
+
+    /// Of the partitions with no part above `limit`, the most even one; there must be one.
+    pub(super) fn most_even(&self, limit: f64, room: Room) -> Partition {
+        let layers = self.layers();
+        // A power of two that keeps the squares in range.
+        let exponent = if limit > 0.0 { limit.log2().floor().clamp(-1000.0, 1000.0) } else { 0.0 };
+        let scale = (-exponent).exp2();
+        // For each tail of the layers, the squares of the parts that are still to come.
+        let mut below = vec![f64::INFINITY; layers + 1];
+        below[layers] = 0.0;
+        let mut choices = vec![vec![layers; layers + 1]; self.count];
+        for part in (0..self.count).rev() {
+            let mut squares = vec![f64::INFINITY; layers + 1];
+            for start in part..layers {
+                for end in self.ends_alone(part, start, room).take_while(|e| e.floor <= limit) {
+                    let total = (end.time * scale).powi(2) + below[end.end];
+                    // Strictly, so that of equal ones the earliest stays.
+                    if self.open[end.end] && end.time <= limit && total < squares[start] {
+                        squares[start] = total;
+                        choices[part][start] = end.end;
+                    }
+                }
+            }
+            below = squares;
+        }
+        let ends = choices.iter().scan(0, |start, ends| {
+            *start = ends[*start];
+            Some(*start)
+        });
+        Partition::from_ends(ends.collect())
+    }
+
+    /// Why nothing fits: the cut that comes closest.
+    pub(super) fn misfit(&self) -> PartitionError {
+        let Some(memory) = self.memory.filter(|_| self.can_be_dealt(f64::MAX, Room::Unlimited))
+        else {
+            return PartitionError::NoPartition;
+        };
+        let extra = smallest(0, u64::MAX, |extra| self.can_be_dealt(f64::MAX, Room::Extra(extra)));
+        let partition = self.most_even(f64::MAX, Room::Extra(extra));
+        let ends =
+            partition.ranges().enumerate().filter_map(|(part, range)| self.end(part, &range));
+        let needed = self.needed(ends);
+        PartitionError::DoesNotFit { partition, needed, memory: memory.capacities.clone() }
+    }
+}
