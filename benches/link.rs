@@ -1,16 +1,15 @@
-//! The same job between two network namespaces with addresses and host names of their own, next to what
-//! the simulator predicts at the measured latency and bandwidth of the link between them. Needs root, for
-//! the namespaces. Starts itself in them with `mpirun`; a link may be slowed down to a given rate.
+//! The same job between two network namespaces with addresses and host names of their own, next to
+//! what the simulator predicts at the measured latency and bandwidth of the link between them.
+//! Needs root, for the namespaces. Starts itself in them with `mpirun`; a link may be slowed down
+//! to a given rate.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, ExitCode};
-use std::time::Instant;
+use std::process::Command;
 
+use anyhow::{Result, ensure};
 use futures::executor::block_on;
-use stovepipe::Flex;
-use stovepipe::Mpi;
 use stovepipe::burn::nn::LinearConfig;
 use stovepipe::burn::optim::SgdConfig;
 use stovepipe::burn::tensor::activation::relu;
@@ -18,9 +17,10 @@ use stovepipe::burn::tensor::{Device, Distribution, Tensor};
 use stovepipe::schedule::{CostModel, Link, OneFOneB, simulate};
 use stovepipe::transport::{Direction, Tag, Transport};
 use stovepipe::tune::Time;
-use stovepipe::{LayerCosts, MeanSquaredError, Pipeline, Sequential};
+use stovepipe::{Flex, LayerCosts, MeanSquaredError, Mpi, Pipeline, Sequential};
+use stovepipe_benches::{act_of_rank, round_trips};
+use stovepipe_testkit::jobs::AS_RANK;
 
-const AS_RANK: &str = "--as-rank";
 /// Rates of the link; the first is as fast as the machine makes it.
 const RATES: [Option<&str>; 3] = [None, Some("1gbit"), Some("200mbit")];
 /// The two namespaces, which are also their host names, and their addresses.
@@ -34,35 +34,23 @@ const SAMPLES: usize = 512;
 const WARM_UP: usize = 2;
 const STEPS: usize = 10;
 
-fn main() -> ExitCode {
-    let is_rank = std::env::args().any(|argument| argument == AS_RANK);
-    let done = if is_rank { rank() } else { drive() };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+fn main() -> Result<()> {
+    if act_of_rank().is_some() { rank() } else { drive() }
 }
 
-type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
-
-fn drive() -> Outcome {
+fn drive() -> Result<()> {
     let done = RATES.into_iter().try_for_each(between_namespaces);
     remove();
     done
 }
 
-fn run(program: &str, arguments: &[&str]) -> Outcome {
+fn run(program: &str, arguments: &[&str]) -> Result<()> {
     let status = Command::new(program).args(arguments).status()?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(format!("`{program} {}` failed: {status}", arguments.join(" ")).into()),
-    }
+    ensure!(status.success(), "`{program} {}` failed: {status}", arguments.join(" "));
+    Ok(())
 }
 
-fn ip(arguments: &str) -> Outcome {
+fn ip(arguments: &str) -> Result<()> {
     run("ip", &arguments.split(' ').collect::<Vec<_>>())
 }
 
@@ -75,7 +63,7 @@ fn remove() {
 }
 
 /// Connects two namespaces, and runs the job with one rank in each.
-fn between_namespaces(rate: Option<&str>) -> Outcome {
+fn between_namespaces(rate: Option<&str>) -> Result<()> {
     remove();
     let [(a, _), (b, _)] = SIDES;
     for (name, _) in SIDES {
@@ -102,7 +90,7 @@ fn between_namespaces(rate: Option<&str>) -> Outcome {
 }
 
 /// Starts the job in the first namespace. What would be a remote shell enters the second one.
-fn mpirun(folder: &Path) -> Outcome {
+fn mpirun(folder: &Path) -> Result<()> {
     let [(a, first), (b, second)] = SIDES;
     let agent = folder.join("enter");
     let script = format!(
@@ -117,13 +105,13 @@ fn mpirun(folder: &Path) -> Outcome {
         &format!("--mca plm_rsh_agent {}", agent.display()),
         "--mca btl tcp,self --mca btl_tcp_if_include 10.77.7.0/24",
         "--mca oob_tcp_if_include 10.77.7.0/24",
-        &format!("{} {AS_RANK}", myself.display()),
+        &format!("{} {AS_RANK} train", myself.display()),
     ];
     let enter = format!("hostname {a}; exec {}", job.join(" "));
     run("ip", &["netns", "exec", a, "unshare", "--uts", "sh", "-c", &enter])
 }
 
-fn rank() -> Outcome {
+fn rank() -> Result<()> {
     // Kept to the end: MPI ends with the last endpoint.
     let first = Mpi::world()?;
     let (latency, bandwidth) = measure_link(&first)?;
@@ -178,14 +166,14 @@ fn rank() -> Outcome {
     Ok(())
 }
 
-/// Latency in seconds and bandwidth in bytes a second, off the round trips of short and long messages.
-fn measure_link(endpoint: &dyn Transport<Vec<u8>>) -> Outcome<(f64, f64)> {
+/// Latency in seconds and bandwidth in bytes a second, off the round trips of short and long
+/// messages.
+fn measure_link(endpoint: &dyn Transport<Vec<u8>>) -> Result<(f64, f64)> {
     const LONG: usize = 4 << 20;
     let me = endpoint.rank();
     let mut step = 0;
-    let mut one_way = |length: usize| -> Outcome<f64> {
-        let mut times = Vec::new();
-        for _ in 0..20 {
+    let mut one_way = |length: usize| -> Result<f64> {
+        let there_and_back = round_trips(0, 20, || {
             let tag = |from: usize| Tag {
                 step,
                 micro_batch: 0,
@@ -193,7 +181,6 @@ fn measure_link(endpoint: &dyn Transport<Vec<u8>>) -> Outcome<(f64, f64)> {
                 to_stage: 1 - from as u32,
                 direction: Direction::Forward,
             };
-            let start = Instant::now();
             for turn in 0..2 {
                 if turn == me {
                     block_on(endpoint.send(1 - me, tag(me), vec![0; length]))?;
@@ -201,11 +188,11 @@ fn measure_link(endpoint: &dyn Transport<Vec<u8>>) -> Outcome<(f64, f64)> {
                     block_on(endpoint.recv(1 - me, tag(1 - me)))?;
                 }
             }
-            times.push(start.elapsed().as_secs_f64() / 2.0);
             endpoint.end_step(step);
             step += 1;
-        }
-        Ok(Time::of(times).median)
+            Ok(())
+        });
+        Ok(there_and_back? / 2.0)
     };
     let latency = one_way(64)?;
     let bandwidth = LONG as f64 / (one_way(LONG)? - latency).max(f64::MIN_POSITIVE);

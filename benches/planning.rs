@@ -1,5 +1,5 @@
-//! How long planning takes: making, checking, lowering and simulating plans, and cutting layers. Run it
-//! with `cargo bench --bench planning`.
+//! How long planning takes: making, checking, lowering and simulating plans, and cutting layers.
+//! Run it with `cargo bench --bench planning`.
 
 use std::hint::black_box;
 
@@ -9,8 +9,8 @@ use stovepipe_schedule::{
     CostModel, Edges, OneFOneB, Program, Retention, Schedule, Shape, simulate,
 };
 
-/// Ranks and micro-batches: twice as many actions in each of the first three, eight times in the next
-/// two, up to over two million; and a wide one.
+/// Ranks and micro-batches: twice as many actions in each of the first three, eight times in the
+/// next two, up to over two million; and a wide one.
 const SHAPES: [(usize, usize); 6] =
     [(16, 256), (16, 512), (32, 512), (64, 2048), (256, 4096), (4096, 4)];
 

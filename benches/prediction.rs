@@ -1,10 +1,9 @@
-//! How well a step is predicted from its layers, measured one by one: an even and an uneven model on
-//! two stages, next to the prediction that divides one measurement of the whole batch.
-//! `cargo xtask bench prediction --backend flex` runs it.
+//! How well a step is predicted from its layers, measured one by one: an even and an uneven model
+//! on two stages, next to the prediction that divides one measurement of the whole batch. `cargo
+//! xtask bench prediction --backend flex` runs it.
 
 use anyhow::Result;
-use clap::Parser;
-use comfy_table::Table;
+use clap::Args;
 use serde::Serialize;
 use stovepipe::Profiling;
 use stovepipe::partition::Minimax;
@@ -12,16 +11,16 @@ use stovepipe::prelude::*;
 use stovepipe::recompute::Never;
 use stovepipe::schedule::{OneFOneB, Shape};
 use stovepipe::tune::{Cluster, Configuration, LayerProfile, Measurement, Profile, Time, Tuner};
-use stovepipe_benches::report::Destination;
-use stovepipe_benches::{Machine, Model, On, steps};
+use stovepipe_benches::{Bench, Model, deviation, seconds, spread, steps, table};
 
 /// Compares training steps on two stages with what the tuner predicts from a profile of the layers.
 ///
 /// Layers are measured at the size that the micro-batches have, while another thread runs the same
-/// layers. Machines change their speed from minute to minute, so that it is done right before and right
-/// after the steps, and the mean of both predictions counts. The last column is what becomes of the
-/// prediction if only the whole batch is measured, and its time divided by the number of micro-batches.
-#[derive(Parser)]
+/// layers. Machines change their speed from minute to minute, so that it is done right before and
+/// right after the steps, and the mean of both predictions counts. The last column is what becomes
+/// of the prediction if only the whole batch is measured, and its time divided by the number of
+/// micro-batches.
+#[derive(Args)]
 struct Arguments {
     /// Numbers of micro-batches.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32])]
@@ -32,19 +31,11 @@ struct Arguments {
     /// Counted runs of each layer at each size; two more warm it up.
     #[arg(long, default_value_t = 9)]
     runs: usize,
-    #[command(flatten)]
-    on: On,
-    #[command(flatten)]
-    model: Model,
-    #[command(flatten)]
-    destination: Destination,
 }
 
-/// The whole report.
+/// What is reported.
 #[derive(Serialize)]
 struct Report {
-    machine: Machine,
-    model: Model,
     /// How many rows are predicted within a tenth.
     within_a_tenth: usize,
     rows: Vec<Row>,
@@ -64,31 +55,25 @@ struct Row {
 const RANKS: usize = 2;
 
 fn main() -> Result<()> {
-    let arguments = Arguments::parse();
+    let bench = Bench::<Arguments>::parse("prediction");
     let mut rows = Vec::new();
     for (name, uneven) in [("even", false), ("uneven", true)] {
-        rows.extend(rows_of(&arguments, name, Model { uneven, ..arguments.model })?);
+        rows.extend(rows_of(&bench, name, Model { uneven, ..bench.model })?);
     }
     print(&rows);
     let within =
         rows.iter().filter(|row| (row.predicted / row.measured.median - 1.0).abs() <= 0.1).count();
     println!("{within} of {} are predicted within 10%", rows.len());
-    let report = Report {
-        machine: arguments.on.machine()?,
-        model: arguments.model,
-        within_a_tenth: within,
-        rows,
-    };
-    arguments.destination.write("prediction", &report)
+    bench.report(Report { within_a_tenth: within, rows })
 }
 
-fn rows_of(arguments: &Arguments, name: &'static str, model: Model) -> Result<Vec<Row>> {
+fn rows_of(bench: &Bench<Arguments>, name: &'static str, model: Model) -> Result<Vec<Row>> {
     let cluster = Cluster::new(RANKS);
-    let whole = profile(arguments, model, &[model.batch])?;
+    let whole = profile(bench, model, &[model.batch])?;
     let mut rows = Vec::new();
-    for &micro_batches in &arguments.micro_batches {
+    for &micro_batches in &bench.own.micro_batches {
         let (small, large) = (model.batch / micro_batches, model.batch.div_ceil(micro_batches));
-        let measure = || profile(arguments, model, &[small, large]);
+        let measure = || profile(bench, model, &[small, large]);
         let configuration = Configuration::new(OneFOneB, Never, Shape::new(RANKS, micro_batches));
         let before = measure()?;
         let cut = Minimax.partition(&before.times(small)?, RANKS)?;
@@ -96,8 +81,8 @@ fn rows_of(arguments: &Arguments, name: &'static str, model: Model) -> Result<Ve
             Tuner::new(profile, &cluster).batch(model.batch).predict(&configuration, &cut)
         };
         let choice = predict(&before)?;
-        let mut pipeline = model.builder(arguments.on.backend()?).tune(&choice).build()?;
-        let measured = steps(&mut pipeline, model, arguments.steps)?.time();
+        let mut pipeline = model.builder(bench.backend()?).tune(&choice).build()?;
+        let measured = steps(&mut pipeline, model, bench.own.steps)?.time();
         drop(pipeline);
         let after = measure()?;
         let mean = |a: f64, b: f64| f64::midpoint(a, b);
@@ -114,13 +99,13 @@ fn rows_of(arguments: &Arguments, name: &'static str, model: Model) -> Result<Ve
     Ok(rows)
 }
 
-fn profile(arguments: &Arguments, model: Model, sizes: &[usize]) -> Result<Profile> {
+fn profile(bench: &Bench<Arguments>, model: Model, sizes: &[usize]) -> Result<Profile> {
     let profiling = Profiling::new(sizes)
-        .runs(arguments.runs)
+        .runs(bench.own.runs)
         .together(model.layers.div_ceil(RANKS))
         .busy_ranks(RANKS - 1);
     let (x, y) = model.batch();
-    Ok(model.builder(arguments.on.backend()?).profile(&profiling, x, y)?)
+    Ok(model.builder(bench.backend()?).profile(&profiling, x, y)?)
 }
 
 /// What a profile of these sizes would be if every sample cost what it does in the whole batch.
@@ -146,8 +131,7 @@ fn divided(whole: &Profile, sizes: &[usize]) -> Result<Profile> {
 }
 
 fn print(rows: &[Row]) {
-    let mut table = Table::new();
-    table.set_header([
+    let header = [
         "model",
         "micro-batches",
         "layers",
@@ -156,20 +140,19 @@ fn print(rows: &[Row]) {
         "error",
         "from the whole batch",
         "error",
-    ]);
-    for row in rows {
-        let error =
-            |predicted: f64| format!("{:+.1}%", 100.0 * (predicted / row.measured.median - 1.0));
-        table.add_row([
+    ];
+    let rows = rows.iter().map(|row| {
+        let error = |predicted: f64| deviation(predicted / row.measured.median);
+        [
             row.model.to_owned(),
             row.micro_batches.to_string(),
             format!("{:?}", row.sizes),
-            format!("{:.3} s ± {:.3}", row.measured.median, row.measured.spread / 2.0),
-            format!("{:.3} s", row.predicted),
+            spread(row.measured),
+            seconds(row.predicted),
             error(row.predicted),
-            format!("{:.3} s", row.predicted_from_the_whole_batch),
+            seconds(row.predicted_from_the_whole_batch),
             error(row.predicted_from_the_whole_batch),
-        ]);
-    }
-    println!("{table}");
+        ]
+    });
+    println!("{}", table(header, rows));
 }

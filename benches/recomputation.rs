@@ -1,23 +1,22 @@
-//! What recomputation costs: steps under each checkpoint policy, next to what the simulator predicts from
-//! the measured stage times, and how much of the recomputation hides behind waiting.
+//! What recomputation costs: steps under each checkpoint policy, next to what the simulator
+//! predicts from the measured stage times, and how much of the recomputation hides behind waiting.
 //! `cargo xtask bench recomputation --backend flex` runs it.
 
 use anyhow::{Result, ensure};
-use clap::Parser;
-use comfy_table::Table;
+use clap::Args;
 use serde::Serialize;
 use stovepipe::prelude::*;
 use stovepipe::recompute::{Always, ExceptLast, Never};
 use stovepipe::schedule::{ComputeKind, CostModel, GPipe, OneFOneB, Stage, Timeline, simulate};
 use stovepipe::tune::Time;
-use stovepipe_benches::report::Destination;
-use stovepipe_benches::{Machine, Model, On, Steps};
+use stovepipe_benches::{Bench, Steps, seconds, spread, table};
 
 /// Measures training steps with and without recomputation on two stages, one thread each.
 ///
-/// What is recomputed while a rank would wait for a gradient costs nothing: the last columns compare the
-/// time spent recomputing on the rank that does most of it with how much longer the step takes.
-#[derive(Parser)]
+/// What is recomputed while a rank would wait for a gradient costs nothing: the last columns
+/// compare the time spent recomputing on the rank that does most of it with how much longer the
+/// step takes.
+#[derive(Args)]
 struct Arguments {
     /// Numbers of micro-batches.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 8])]
@@ -28,19 +27,11 @@ struct Arguments {
     /// Counted steps of each configuration; two more warm it up.
     #[arg(long, default_value_t = 7)]
     steps: usize,
-    #[command(flatten)]
-    on: On,
-    #[command(flatten)]
-    model: Model,
-    #[command(flatten)]
-    destination: Destination,
 }
 
-/// The whole report.
+/// What is reported.
 #[derive(Serialize)]
 struct Report {
-    machine: Machine,
-    model: Model,
     stages: usize,
     rows: Vec<Row>,
 }
@@ -60,22 +51,22 @@ struct Row {
 }
 
 fn main() -> Result<()> {
-    let arguments = Arguments::parse();
+    let bench = Bench::<Arguments>::parse("recomputation");
     ensure!(
-        !arguments.on.backend()?.is_lazy(),
+        !bench.backend()?.is_lazy(),
         "`{}` queues work, so that nobody knows when it recomputed: measure on another backend",
-        arguments.on.name
+        bench.on.name
     );
     let schedules: [fn() -> Box<dyn Schedule>; 2] =
         [|| Box::new(OneFOneB), || Box::new(GPipe::default())];
     let policies: [fn() -> Box<dyn CheckpointPolicy>; 3] =
         [|| Box::new(Never), || Box::new(ExceptLast), || Box::new(Always)];
     let mut rows: Vec<Row> = Vec::new();
-    for &micro_batches in &arguments.micro_batches {
+    for &micro_batches in &bench.own.micro_batches {
         for schedule in schedules {
             let mut never = None;
             for policy in policies {
-                let row = measure(&arguments, micro_batches, schedule(), policy(), never)?;
+                let row = measure(&bench, micro_batches, schedule(), policy(), never)?;
                 never.get_or_insert(row.measured.median);
                 eprintln!("M = {micro_batches}, {}: {:.3} s", row.policy, row.measured.median);
                 rows.push(row);
@@ -83,35 +74,28 @@ fn main() -> Result<()> {
         }
     }
     print(&rows);
-    let report = Report {
-        machine: arguments.on.machine()?,
-        model: arguments.model,
-        stages: arguments.stages,
-        rows,
-    };
-    arguments.destination.write("recomputation", &report)
+    bench.report(Report { stages: bench.own.stages, rows })
 }
 
 fn measure(
-    arguments: &Arguments,
+    bench: &Bench<Arguments>,
     micro_batches: usize,
     schedule: Box<dyn Schedule>,
     policy: Box<dyn CheckpointPolicy>,
     never: Option<f64>,
 ) -> Result<Row> {
-    let Arguments { model, stages, steps, .. } = *arguments;
+    let Arguments { stages, steps, .. } = bench.own;
     let (name, policy_name) = (schedule.name().to_owned(), policy.name().to_owned());
-    let builder =
-        model.builder(arguments.on.backend()?).stages(stages).micro_batches(micro_batches);
+    let builder = bench.builder()?.stages(stages).micro_batches(micro_batches);
     let mut pipeline = builder.schedule(schedule).checkpoint(policy).build()?;
-    let Steps { timelines, seconds } = stovepipe_benches::steps(&mut pipeline, model, steps)?;
-    let program = pipeline.program(model.batch)?;
+    let Steps { timelines, seconds } = stovepipe_benches::steps(&mut pipeline, bench.model, steps)?;
+    let program = pipeline.program(bench.model.batch)?;
     let simulated = simulate(&program, &CostModel::measured(&timelines, &program))?.makespan();
     let measured = Time::of(seconds);
-    let of_stage = |timeline: &Timeline, stage| -> f64 {
-        timeline.durations(Stage::new(stage), ComputeKind::Recompute).sum()
+    let most = |timeline: &Timeline| {
+        let recomputing = |stage| timeline.durations(Stage::new(stage), ComputeKind::Recompute);
+        (0..stages).map(|stage| recomputing(stage).sum()).fold(0.0, f64::max)
     };
-    let most = |timeline: &Timeline| (0..stages).map(|s| of_stage(timeline, s)).fold(0.0, f64::max);
     Ok(Row {
         schedule: name,
         policy: policy_name,
@@ -124,8 +108,7 @@ fn measure(
 }
 
 fn print(rows: &[Row]) {
-    let mut table = Table::new();
-    table.set_header([
+    let header = [
         "schedule",
         "micro-batches",
         "recomputation",
@@ -135,24 +118,24 @@ fn print(rows: &[Row]) {
         "recomputing",
         "longer",
         "hidden",
-    ]);
-    for row in rows {
+    ];
+    let rows = rows.iter().map(|row| {
         let hidden = if row.recomputing > 0.0 {
             format!("{:.0}%", 100.0 * (1.0 - row.longer / row.recomputing).clamp(0.0, 1.0))
         } else {
             String::new()
         };
-        table.add_row([
+        [
             row.schedule.clone(),
             row.micro_batches.to_string(),
             row.policy.clone(),
-            format!("{:.3} s ± {:.3}", row.measured.median, row.measured.spread / 2.0),
-            format!("{:.3} s", row.simulated),
+            spread(row.measured),
+            seconds(row.simulated),
             format!("{:.2}", row.measured.median / row.simulated),
-            format!("{:.3} s", row.recomputing),
-            format!("{:.3} s", row.longer),
+            seconds(row.recomputing),
+            seconds(row.longer),
             hidden,
-        ]);
-    }
-    println!("{table}");
+        ]
+    });
+    println!("{}", table(header, rows));
 }

@@ -1,10 +1,18 @@
-//! What the benchmarks share: the backend, the model, the measuring of its steps, and the report.
+//! What the benchmarks share: command line, machine, model, measured steps, tables and reports.
+//!
+//! One that trains begins with [`Bench::parse`] and ends with [`Bench::report`].
 
+mod harness;
+mod model;
 mod on;
-pub mod report;
+mod report;
+mod round_trips;
 mod steps;
-mod transformer;
+mod table;
 
+pub use harness::Bench;
+pub use model::{BenchBuilder, BenchPipeline, Model};
 pub use on::{Machine, On};
-pub use steps::{BenchPipeline, Steps, steps};
-pub use transformer::Model;
+pub use round_trips::{act_of_rank, round_trips};
+pub use steps::{Steps, steps};
+pub use table::{deviation, mebibytes, seconds, spread, table};

@@ -12,8 +12,8 @@ use stovepipe::{backend_named, backends};
 /// The backend to run on.
 #[derive(Args, Clone)]
 pub struct On {
-    /// The name of a backend that was compiled in, or several with commas between them, one for each rank in
-    /// turn.
+    /// The name of a backend that was compiled in, or several with commas between them, one for
+    /// each rank in turn.
     #[arg(long = "backend", value_name = "NAME", default_value = backends()[0].name)]
     pub name: String,
     /// Threads for each rank on the processor.

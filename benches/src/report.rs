@@ -8,9 +8,9 @@ use serde::Serialize;
 
 /// Where a benchmark's report goes.
 #[derive(Args)]
-pub struct Destination {
-    /// Where the report goes, by default a file of the benchmark's name in target/bench; a relative path
-    /// starts at the workspace's folder.
+pub(crate) struct Destination {
+    /// Where the report goes, by default a file of the benchmark's name in target/bench; a relative
+    /// path starts at the workspace's folder.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Passed by `cargo bench`.
@@ -20,11 +20,7 @@ pub struct Destination {
 
 impl Destination {
     /// Writes the report of the benchmark of this name as JSON and says where.
-    ///
-    /// # Errors
-    ///
-    /// If it can't be written.
-    pub fn write(&self, name: &str, report: &impl Serialize) -> Result<()> {
+    pub(crate) fn write(&self, name: &str, report: &impl Serialize) -> Result<()> {
         let usual = || Path::new("target/bench").join(name).with_extension("json");
         write(report, &self.out.clone().unwrap_or_else(usual))
     }

@@ -3,15 +3,10 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use stovepipe::burn::tensor::Tensor;
-use stovepipe::prelude::*;
 use stovepipe::schedule::Timeline;
 use stovepipe::tune::Time;
 
-use crate::Model;
-
-/// A pipeline of the [`Model`].
-pub type BenchPipeline = Pipeline<Tensor<3>, Tensor<3>, Tensor<3>>;
+use crate::model::{BenchPipeline, Model};
 
 /// Measured training steps.
 #[derive(Default)]

@@ -5,7 +5,8 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use stovepipe_benches::{Model, On};
 
-/// The work that two independent one-stage processes get done at once, divided by that of one alone.
+/// The work that two independent one-stage processes get done at once, divided by that of one
+/// alone.
 pub(crate) fn two_against_one(on: &On, model: &Model, steps: usize) -> Result<f64> {
     let alone = finish(start(on, model, steps)?)?;
     let pair = [start(on, model, steps)?, start(on, model, steps)?];

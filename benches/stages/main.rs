@@ -9,21 +9,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use anyhow::Result;
-use clap::Parser;
-use comfy_table::Table;
+use clap::Args;
 use serde::Serialize;
-use stovepipe::prelude::*;
 use stovepipe::schedule::{CostModel, OneFOneB, simulate};
 use stovepipe::tune::Time;
-use stovepipe_benches::report::Destination;
-use stovepipe_benches::{Machine, Model, On, Steps, steps};
+use stovepipe_benches::{Bench, BenchPipeline, Steps, seconds, steps, table};
 
 /// Measures training steps of a Transformer with one and with two stages, one thread each.
 ///
 /// The table compares equal numbers of micro-batches. The report opens with a calibration: how much
-/// two independent processes get done at once, compared with one, on this machine. Everything is measured in
-/// several rounds, so that a change in the machine's speed meets all alike.
-#[derive(Parser)]
+/// two independent processes get done at once, compared with one, on this machine. Everything is
+/// measured in several rounds, so that a change in the machine's speed meets all alike.
+#[derive(Args)]
 struct Arguments {
     /// Numbers of micro-batches.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32])]
@@ -40,25 +37,18 @@ struct Arguments {
     /// A Python that has PyTorch, to train the same model with.
     #[arg(long, value_name = "PYTHON")]
     torch: Option<PathBuf>,
-    #[command(flatten)]
-    on: On,
-    #[command(flatten)]
-    model: Model,
-    #[command(flatten)]
-    destination: Destination,
     /// Runs one stage for the calibration and prints the seconds of a step.
     #[arg(long, hide = true)]
     calibrate: bool,
 }
 
-/// The whole report.
+/// What is reported.
 #[derive(Serialize)]
 struct Report {
-    machine: Machine,
-    model: Model,
     stages: usize,
     steps: usize,
-    /// Work that two independent processes get done at once, divided by that of one alone; 2 at best.
+    /// Work that two independent processes get done at once, divided by that of one alone; 2 at
+    /// best.
     two_processes_against_one: f64,
     rows: Vec<Row>,
     against_torch: Option<AgainstTorch>,
@@ -97,19 +87,18 @@ struct Measured {
 }
 
 fn main() -> Result<()> {
-    let arguments = Arguments::parse();
-    let Arguments { on, model, .. } = &arguments;
+    let bench = Bench::<Arguments>::parse("stages");
+    let Bench { own: arguments, on, model, .. } = &bench;
     if arguments.calibrate {
-        let measured = measure(&arguments, 1, 8)?;
-        println!("{}", measured.time().median);
+        println!("{}", measure(&bench, 1, 8)?.time().median);
         return Ok(());
     }
-    let machine = on.machine()?;
-    println!("{machine}");
+    println!("{}", on.machine()?);
     let two_processes_against_one =
         calibration::two_against_one(on, model, arguments.rounds * arguments.steps)?;
     println!(
-        "two independent processes at once do {two_processes_against_one:.2} times the work of one\n"
+        "two independent processes at once do {two_processes_against_one:.2} times the work of \
+         one\n"
     );
 
     let why = torch::refuses(model, arguments.stages, &arguments.micro_batches);
@@ -121,9 +110,9 @@ fn main() -> Result<()> {
     let mut torch_version = None;
     for round in 1..=arguments.rounds {
         for &micro_batches in &arguments.micro_batches {
-            let of = measured.entry(micro_batches).or_default();
-            of.one_stage.extend(measure(&arguments, 1, micro_batches)?);
-            of.split.extend(measure(&arguments, arguments.stages, micro_batches)?);
+            let measured = measured.entry(micro_batches).or_default();
+            measured.one_stage.extend(measure(&bench, 1, micro_batches)?);
+            measured.split.extend(measure(&bench, arguments.stages, micro_batches)?);
             // Right after: the machine may be faster a minute later.
             let Some(python) = python else { continue };
             for schedule in torch::SCHEDULES {
@@ -132,7 +121,7 @@ fn main() -> Result<()> {
                 if schedule == "single" || micro_batches >= stages {
                     let run = torch::Run { schedule, stages, micro_batches, steps };
                     let torch::Line { seconds, version } = run.measure(python, on, model)?;
-                    of.torch.entry(schedule).or_default().extend(seconds);
+                    measured.torch.entry(schedule).or_default().extend(seconds);
                     torch_version = Some(version);
                 }
             }
@@ -141,7 +130,7 @@ fn main() -> Result<()> {
     }
     let rows = measured
         .into_iter()
-        .map(|(micro_batches, measured)| row(&arguments, micro_batches, measured))
+        .map(|(micro_batches, measured)| row(&bench, micro_batches, measured))
         .collect::<Result<Vec<_>>>()?;
     print(&rows, arguments.stages);
     let against_torch = torch_version.and_then(|version| compare(&rows, version));
@@ -152,39 +141,35 @@ fn main() -> Result<()> {
             arguments.stages
         );
     }
-    let report = Report {
-        machine,
-        model: *model,
+    bench.report(Report {
         stages: arguments.stages,
         steps: arguments.rounds * arguments.steps,
         two_processes_against_one,
         rows,
         against_torch,
-    };
-    arguments.destination.write("stages", &report)
+    })
 }
 
 fn pipeline(
-    arguments: &Arguments,
+    bench: &Bench<Arguments>,
     stages: usize,
     micro_batches: usize,
-) -> Result<stovepipe_benches::BenchPipeline> {
-    let builder = arguments.model.builder(arguments.on.backend()?);
-    Ok(builder.stages(stages).micro_batches(micro_batches).schedule(OneFOneB).build()?)
+) -> Result<BenchPipeline> {
+    let builder = bench.builder()?.stages(stages).micro_batches(micro_batches);
+    Ok(builder.schedule(OneFOneB).build()?)
 }
 
-fn measure(arguments: &Arguments, stages: usize, micro_batches: usize) -> Result<Steps> {
-    let mut pipeline = pipeline(arguments, stages, micro_batches)?;
-    steps(&mut pipeline, arguments.model, arguments.steps)
+fn measure(bench: &Bench<Arguments>, stages: usize, micro_batches: usize) -> Result<Steps> {
+    steps(&mut pipeline(bench, stages, micro_batches)?, bench.model, bench.own.steps)
 }
 
 /// Medians, and the step as simulated from the median stage times.
-fn row(arguments: &Arguments, micro_batches: usize, measured: Measured) -> Result<Row> {
-    let simulated = if arguments.on.backend()?.is_lazy() {
+fn row(bench: &Bench<Arguments>, micro_batches: usize, measured: Measured) -> Result<Row> {
+    let simulated = if bench.backend()?.is_lazy() {
         None
     } else {
         let program =
-            pipeline(arguments, arguments.stages, micro_batches)?.program(arguments.model.batch)?;
+            pipeline(bench, bench.own.stages, micro_batches)?.program(bench.model.batch)?;
         let costs = CostModel::measured(&measured.split.timelines, &program);
         Some(simulate(&program, &costs)?.makespan())
     };
@@ -207,8 +192,9 @@ fn compare(rows: &[Row], version: String) -> Option<AgainstTorch> {
     let split = best(&|row| Some(row.split))?;
     let torch = |single| {
         best(&|row| {
-            let of = row.torch.iter().filter(|(schedule, _)| (**schedule == "single") == single);
-            of.map(|(_, seconds)| *seconds).reduce(f64::min)
+            let torch = row.torch.iter();
+            let times = torch.filter(|(schedule, _)| (**schedule == "single") == single);
+            times.map(|(_, seconds)| *seconds).reduce(f64::min)
         })
     };
     Some(AgainstTorch {
@@ -221,15 +207,13 @@ fn compare(rows: &[Row], version: String) -> Option<AgainstTorch> {
 fn print(rows: &[Row], stages: usize) {
     // Not every number of micro-batches has all.
     let schedules: BTreeSet<&str> = rows.iter().flat_map(|row| row.torch.keys().copied()).collect();
-    let mut table = Table::new();
     let header = ["micro-batches".to_owned(), "1 stage".to_owned(), format!("{stages} stages")];
     let header = header
         .into_iter()
         .chain(["simulated", "simulated / measured", "speedup"].into_iter().map(str::to_owned));
     let of_torch = schedules.iter().map(|schedule| format!("PyTorch, {schedule}"));
-    table.set_header(header.chain(of_torch));
-    let seconds = |seconds: f64| format!("{seconds:.3} s");
-    for row in rows {
+    let header = header.chain(of_torch);
+    let rows = rows.iter().map(|row| {
         let cells = [
             row.micro_batches.to_string(),
             seconds(row.one_stage),
@@ -241,7 +225,7 @@ fn print(rows: &[Row], stages: usize) {
         let of_torch = schedules
             .iter()
             .map(|schedule| row.torch.get(schedule).map(|time| seconds(*time)).unwrap_or_default());
-        table.add_row(cells.into_iter().chain(of_torch));
-    }
-    println!("{table}");
+        cells.into_iter().chain(of_torch).collect::<Vec<_>>()
+    });
+    println!("{}", table(header, rows));
 }

@@ -1,4 +1,5 @@
-//! The same model in PyTorch, trained by `torch.distributed.pipelining`: see `peers/torch_pipelining.py`.
+//! The same model in PyTorch, trained by `torch.distributed.pipelining`: see
+//! `peers/torch_pipelining.py`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -2,30 +2,31 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Parser, ValueEnum};
-use stovepipe::partition::{Explicit, Minimax, Partition, Uniform};
+use stovepipe::partition::{PartitionerFacts, partitioner_named, partitioners};
 use stovepipe::prelude::*;
-use stovepipe::recompute::{Always, ExceptLast, Never, SqrtLayers};
-use stovepipe::schedule::schedule_named;
+use stovepipe::recompute::{PolicyError, PolicyFacts, policies, policy_named};
+use stovepipe::schedule::{schedule_named, schedules};
 use stovepipe::{backend_named, backends};
 
 /// Trains a character-level Transformer language model, split over pipeline stages.
 ///
 /// By default the text is this workspace's own sources and documents, and two stages train for a
-/// minute or two. Writes the loss curve, the timeline of a step, its trace and a report to a folder.
+/// minute or two. Writes the loss curve, the timeline of a step, its trace and a report to a
+/// folder.
 #[derive(Parser)]
 #[command(name = "char-lm")]
 pub(crate) struct Arguments {
     /// Train on this file instead of the workspace's sources and documents.
     #[arg(long, value_name = "FILE")]
     pub(crate) text: Option<PathBuf>,
-    /// Measures the layers, writes the profile to this file for `stovepipe tune`, and ends; with --tune
-    /// it goes on.
+    /// Measures the layers, writes the profile to this file for `stovepipe tune`, and ends; with
+    /// --tune it goes on.
     #[arg(long, value_name = "FILE", conflicts_with = "transport")]
     pub(crate) profile: Option<PathBuf>,
-    /// Measures the layers, chooses stages, micro-batches, schedule, recomputation and cut for as many
-    /// ranks as --stages says at most, and trains so.
+    /// Measures the layers, chooses stages, micro-batches, schedule, recomputation and cut for as
+    /// many ranks as --stages says at most, and trains so.
     #[arg(
         long,
         conflicts_with_all = ["micro_batches", "schedule", "checkpoint", "partition", "transport"]
@@ -34,23 +35,22 @@ pub(crate) struct Arguments {
     /// Stages that the layers are cut into.
     #[arg(long, default_value_t = 2)]
     pub(crate) stages: usize,
-    /// Whether ranks are threads of this process, or the processes of an MPI job; that takes a build with
-    /// `--features mpi`, and as many processes as ranks: `mpirun -n 4 char-lm --transport mpi --stages 4`.
+    /// Whether ranks are threads of this process, or the processes of an MPI job; that takes a
+    /// build with `--features mpi`, and as many processes as ranks: `mpirun -n 4 char-lm
+    /// --transport mpi --stages 4`.
     #[arg(long, value_enum, default_value_t = Transport::Threads)]
     pub(crate) transport: Transport,
     /// Micro-batches in a mini-batch.
     #[arg(long, default_value_t = 8)]
     pub(crate) micro_batches: usize,
-    /// The order of the work: gpipe, gpipe-forward, 1f1b, interleaved-1f1b, looped-bfs or
-    /// looped-bfs-forward. Interleaved and looped ones put two stages on each rank.
-    #[arg(long, value_name = "NAME", default_value = "1f1b")]
+    /// The order of the work.
+    #[arg(long, value_name = "NAME", default_value = "1f1b", long_help = schedule_help())]
     schedule: String,
     /// Which activations are recomputed instead of kept.
-    #[arg(long, value_enum, default_value_t = PolicyName::Never)]
-    checkpoint: PolicyName,
-    /// How layers are cut into stages: `parameters` balances them, `uniform` their number, and
-    /// sizes like `3,4` cut by hand.
-    #[arg(long, default_value = "parameters")]
+    #[arg(long, value_name = "NAME", default_value = "never", long_help = checkpoint_help())]
+    checkpoint: String,
+    /// How layers are cut into stages.
+    #[arg(long, value_name = "NAME", default_value = "parameters", long_help = partition_help())]
     partition: String,
     /// Sequences in a mini-batch.
     #[arg(long, default_value_t = 32)]
@@ -76,9 +76,13 @@ pub(crate) struct Arguments {
     /// Seed of the parameters, the batches and the sample.
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
-    /// Where the stages run: the name of a backend that was compiled in, or several with commas between
-    /// them, one for each rank in turn.
-    #[arg(long, value_name = "NAME", default_value = backends()[0].name)]
+    /// Where the stages run.
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = backends()[0].name,
+        long_help = backend_help()
+    )]
     backend: String,
     /// Threads for each rank on the processor.
     #[arg(long, default_value_t = 1)]
@@ -97,17 +101,46 @@ pub(crate) enum Transport {
     Mpi,
 }
 
-/// Checkpoint policies by their command-line names.
-#[derive(Clone, Copy, ValueEnum)]
-enum PolicyName {
-    /// Keep everything.
-    Never,
-    /// Recompute every stage.
-    Always,
-    /// Recompute but where the backward comes at once, and for the first backward of each stage.
-    ExceptLast,
-    /// Recompute every stage in segments of as many layers as the root of its number of layers.
-    SqrtLayers,
+/// What to say of an argument that takes one of many names.
+fn help<'a>(
+    about: &str,
+    choices: impl IntoIterator<Item = (&'a str, &'a str)>,
+    more: &str,
+) -> String {
+    let choices = choices.into_iter().map(|(name, summary)| format!("- {name}: {summary}\n"));
+    format!("{about}:\n\n{}\n{more}", choices.collect::<String>())
+}
+
+fn schedule_help() -> String {
+    help(
+        "The order of the work",
+        schedules().iter().map(|named| (named.name, named.summary)),
+        "Some plan several stages on each rank; some can be simulated, but not run yet.",
+    )
+}
+
+fn checkpoint_help() -> String {
+    help(
+        "Which activations are recomputed instead of kept",
+        policies().iter().map(|named| (named.form, named.summary)),
+        "What has to know the layers' memory measures them first.",
+    )
+}
+
+fn partition_help() -> String {
+    help(
+        "How layers are cut into stages, by their numbers of parameters",
+        partitioners().iter().map(|named| (named.form, named.summary)),
+        "`parameters` is short for `minimax`, sizes like `3,4` for `explicit=3,4`.",
+    )
+}
+
+fn backend_help() -> String {
+    help(
+        "Where the stages run",
+        backends().iter().map(|named| (named.name, named.summary)),
+        "Several with commas between them serve the ranks in turn. Others have to be compiled in.",
+    )
 }
 
 impl Arguments {
@@ -119,26 +152,23 @@ impl Arguments {
         Ok(schedule_named(&self.schedule)?)
     }
 
-    pub(crate) fn checkpoint(&self) -> Box<dyn CheckpointPolicy> {
-        match self.checkpoint {
-            PolicyName::Never => Box::new(Never),
-            PolicyName::Always => Box::new(Always),
-            PolicyName::ExceptLast => Box::new(ExceptLast),
-            PolicyName::SqrtLayers => Box::new(SqrtLayers),
-        }
+    /// The checkpoint policy; some need facts about the model.
+    pub(crate) fn checkpoint(
+        &self,
+        facts: &PolicyFacts,
+    ) -> Result<Box<dyn CheckpointPolicy>, PolicyError> {
+        policy_named(&self.checkpoint, facts)
     }
 
     pub(crate) fn partitioner(&self) -> Result<Box<dyn Partitioner>> {
-        Ok(match self.partition.as_str() {
-            "parameters" => Box::new(Minimax),
-            "uniform" => Box::new(Uniform),
-            sizes => {
-                let partition: Partition = sizes.parse().with_context(|| {
-                    format!("--partition takes `parameters`, `uniform` or sizes like `3,4`, not `{sizes}`")
-                })?;
-                Box::new(Explicit::new(partition))
+        let name = match self.partition.as_str() {
+            "parameters" => "minimax".to_owned(),
+            sizes if sizes.starts_with(|first: char| first.is_ascii_digit()) => {
+                format!("explicit={sizes}")
             }
-        })
+            name => name.to_owned(),
+        };
+        Ok(partitioner_named(&name, &PartitionerFacts::default())?)
     }
 
     /// Steps between validations: ten in a run.

@@ -64,8 +64,8 @@ impl Corpus {
         seq >= 1 && self.split.min(validation) > seq + 1
     }
 
-    /// A batch of random sequences from the training part, and each one's next characters. Both have
-    /// the shape `[batch, seq]`.
+    /// A batch of random sequences from the training part, and each one's next characters. Both
+    /// have the shape `[batch, seq]`.
     pub(crate) fn training(
         &self,
         rng: &mut StdRng,

@@ -21,6 +21,7 @@ use report::{Point, Run};
 use stovepipe::burn::optim::AdamConfig;
 use stovepipe::burn::tensor::{Int, Tensor};
 use stovepipe::prelude::*;
+use stovepipe::recompute::{PolicyError, PolicyFacts};
 
 /// How much text is sampled at the end, in characters.
 const SAMPLE: usize = 300;
@@ -84,7 +85,8 @@ fn main() -> Result<()> {
             if speaks {
                 bar.suspend(|| {
                     println!(
-                        "step {step:5}: training loss {:.3}, validation loss {loss:.3}, {speed:.0} tokens/s",
+                        "step {step:5}: training loss {:.3}, validation loss {loss:.3}, \
+                         {speed:.0} tokens/s",
                         run.last_loss()
                     );
                 });
@@ -111,12 +113,18 @@ fn configure(arguments: &Arguments, corpus: &Corpus) -> Result<Builder> {
         .stages(arguments.stages)
         .micro_batches(arguments.micro_batches)
         .schedule(arguments.schedule()?)
-        .checkpoint(arguments.checkpoint())
         .partitioner(arguments.partitioner()?)
         .optimizer(AdamConfig::new().init())
         .learning_rate(arguments.lr)
         .loss(CrossEntropy)
         .seed(arguments.seed);
+    let builder = match arguments.checkpoint(&PolicyFacts::default()) {
+        Err(PolicyError::MissingFact { .. }) if arguments.transport == Transport::Threads => {
+            let facts = tune::facts(&builder, arguments, corpus)?;
+            builder.checkpoint(arguments.checkpoint(&facts)?)
+        }
+        policy => builder.checkpoint(policy?),
+    };
     match arguments.transport {
         Transport::Threads => Ok(builder),
         Transport::Mpi => over_mpi(builder),

@@ -1,6 +1,5 @@
 //! The language model: embedding, causal pre-norm blocks, norm, head.
 
-use stovepipe::burn;
 use stovepipe::burn::module::Module;
 use stovepipe::burn::nn::{
     Embedding, EmbeddingConfig, Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig,

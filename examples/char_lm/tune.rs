@@ -10,6 +10,7 @@ use peak_alloc::PeakAlloc;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use stovepipe::Profiling;
+use stovepipe::recompute::PolicyFacts;
 use stovepipe::tune::{Choice, Cluster, Profile, Report, Tuner};
 
 use crate::Builder;
@@ -53,6 +54,17 @@ pub(crate) fn measure(
     let profile = builder.profile(&profiling, input, target)?;
     bar.finish_and_clear();
     Ok(profile)
+}
+
+/// What checkpoint policies want to know of the layers, measured.
+pub(crate) fn facts(
+    builder: &Builder,
+    arguments: &Arguments,
+    corpus: &Corpus,
+) -> Result<PolicyFacts> {
+    let profile = measure(builder, arguments, corpus)?;
+    let samples = arguments.batch.div_ceil(arguments.micro_batches.max(1));
+    Ok(PolicyFacts::default().with_layers(profile.activations(samples)?))
 }
 
 /// Writes the profile.

@@ -1,8 +1,8 @@
 //! Pipeline-parallel training for Rust on the [Burn](burn) framework.
 //!
-//! Hand over a model that is a sequence of layers. stovepipe cuts it into stages over several devices,
-//! streams micro-batches through them (GPipe, arXiv 1811.06965, and its descendants), recomputes
-//! activations to save memory, and applies one exact synchronous update per mini-batch.
+//! Hand over a model that is a sequence of layers. stovepipe cuts it into stages over several
+//! devices, streams micro-batches through them (GPipe, arXiv 1811.06965, and its descendants),
+//! recomputes activations to save memory, and applies one exact synchronous update per mini-batch.
 //!
 //! ```
 //! use stovepipe::burn::nn::LinearConfig;
@@ -11,9 +11,9 @@
 //! use stovepipe::prelude::*;
 //!
 //! let model = Sequential::<Tensor<2>>::new()
-//!     .push_module("up", |device| LinearConfig::new(8, 32).init(device), |m, x| m.forward(x))
+//!     .push_module("up", |d| LinearConfig::new(8, 32).init(d), |m, x| m.forward(x))
 //!     .push_fn("relu", |x: Tensor<2>| relu(x))
-//!     .push_module("down", |device| LinearConfig::new(32, 1).init(device), |m, x: Tensor<2>| m.forward(x));
+//!     .push_module("down", |d| LinearConfig::new(32, 1).init(d), |m, x: Tensor<2>| m.forward(x));
 //!
 //! let mut pipeline = Pipeline::builder(model)
 //!     .backend(Flex::new())
@@ -65,7 +65,33 @@ pub use stovepipe_wgpu::Wgpu;
 /// Names that most programs need. Schedules, partitioners and checkpoint policies stay in modules,
 /// because some of their names, such as `Never` or `Uniform`, say little without one:
 /// `schedule::OneFOneB`, `partition::Minimax`, `recompute::ExceptLast`.
+///
+/// Burn comes along under its own name, which is where `#[derive(Module)]` looks for it. So a crate
+/// that depends on `stovepipe` alone can define layers, with the version and the features of Burn
+/// that stovepipe was built with:
+///
+/// ```
+/// use stovepipe::burn::module::Module;
+/// use stovepipe::burn::nn::Linear;
+/// use stovepipe::burn::tensor::Tensor;
+/// use stovepipe::prelude::*;
+///
+/// #[derive(Module, Debug)]
+/// struct Residual {
+///     linear: Linear,
+/// }
+///
+/// impl Layer for Residual {
+///     type Input = Tensor<2>;
+///     type Output = Tensor<2>;
+///
+///     fn forward(&self, x: Tensor<2>, _: &mut LayerContext<'_>) -> Tensor<2> {
+///         x.clone() + self.linear.forward(x)
+///     }
+/// }
+/// ```
 pub mod prelude {
+    pub use stovepipe_burn::burn;
     pub use stovepipe_burn::{
         Accuracy, Backend, Clipping, CrossEntropy, Layer, LayerContext, LayerCosts, Loss, LossSum,
         MeanSquaredError, Pipeline, Sequential,

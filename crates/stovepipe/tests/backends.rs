@@ -1,11 +1,11 @@
-//! Several backends in one pipeline: every pair of those that were compiled in and have devices here.
-
-mod common;
+//! Several backends in one pipeline: every pair of those that were compiled in and have devices
+//! here.
 
 use stovepipe::burn::optim::AdamConfig;
 use stovepipe::burn::tensor::Device;
 use stovepipe::prelude::*;
 use stovepipe::{BackendError, backend_named, backends, conformance};
+use stovepipe_testkit::{batch, toy};
 
 #[test]
 fn backends_train_together() {
@@ -31,7 +31,7 @@ fn backends_train_together() {
 fn ranks_in_excess_start_again_from_the_first() {
     let backend = backend_named("flex,flex,flex", 1).expect("flex is there");
     assert_eq!(backend.devices().expect("devices").len(), 3);
-    let mut pipeline = Pipeline::builder(common::model())
+    let mut pipeline = Pipeline::builder(toy())
         .backend(backend)
         .stages(4)
         .optimizer(AdamConfig::new().init())
@@ -40,7 +40,7 @@ fn ranks_in_excess_start_again_from_the_first() {
         .build()
         .expect("a pipeline of four ranks");
     assert_eq!(pipeline.shared_devices(), [], "each rank has threads of its own");
-    let (x, y) = common::batch(8, 0);
+    let (x, y) = batch(8, 0);
     pipeline.step(x, y).expect("a step");
     let nothing = stovepipe::Mixed::new();
     assert!(nothing.devices().expect_err("no ranks").to_string().contains("`.ranks(…)`"));
@@ -62,7 +62,7 @@ impl Backend for Queue {
 #[test]
 fn ranks_that_share_a_device_are_told() {
     let shared = |backend: Box<dyn Backend>| {
-        let pipeline = Pipeline::builder(common::model()).backend(backend).stages(4).build();
+        let pipeline = Pipeline::builder(toy()).backend(backend).stages(4).build();
         pipeline.expect("a pipeline").shared_devices().to_vec()
     };
     let [queue] = &shared(Box::new(Queue))[..] else { panic!("one device serves all") };

@@ -1,10 +1,6 @@
 //! What a rank is said to need is what it allocates.
 
-mod common;
-
-use common::{CLASSES, DIM, batch};
 use peak_alloc::PeakAlloc;
-use stovepipe::burn;
 use stovepipe::burn::module::Module;
 use stovepipe::burn::nn::{EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use stovepipe::burn::optim::AdamConfig;
@@ -15,6 +11,7 @@ use stovepipe::recompute::{Always, Budget, ExceptLast, Never, SqrtLayers};
 use stovepipe::schedule::{GPipe, OneFOneB, StageMemory};
 use stovepipe::tune::Profile;
 use stovepipe::{Builder, Profiling, Rehearsal};
+use stovepipe_testkit::{CLASSES, DIM, LinearLayers, batch};
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
@@ -59,11 +56,7 @@ fn builder(staged: bool) -> Builder<Tensor<2, Int>, Tensor<3>, Tensor<2, Int>> {
     for layer in 0..LAYERS {
         model = model.push(format!("blocks.{layer}"), Block::new);
     }
-    let model = model.push_module(
-        "head",
-        |d| LinearConfig::new(WIDTH, CLASSES).init(d),
-        |m, x: Tensor<3>| m.forward(x),
-    );
+    let model = model.linear("head", WIDTH, CLASSES);
     Pipeline::builder(model)
         .backend(Flex::new())
         .optimizer(AdamConfig::new().init())
@@ -118,8 +111,8 @@ fn ranks_need_what_is_predicted() {
         for (name, policy) in &policies {
             for schedule in schedules {
                 for (stages, micro_batches) in [(1, 8), (3, 8), (1, 1), (1, SAMPLES)] {
-                    // What is said of one policy and schedule goes for the others; the budget is for
-                    // micro-batches of eight samples.
+                    // What is said of one policy and schedule goes for the others; the budget is
+                    // for micro-batches of eight samples.
                     if staged && *name != "sqrt-layers" || *name == "budget" && micro_batches != 8 {
                         continue;
                     }

@@ -16,7 +16,8 @@ pub(crate) fn run(_: &[String]) -> Result<(), String> {
     large(&third)
 }
 
-/// Messages that MPI moves only inside its calls, both ways at once and more than there are buffers.
+/// Messages that MPI moves only inside its calls, both ways at once and more than there are
+/// buffers.
 fn large(endpoint: &dyn Transport<Vec<u8>>) -> Result<(), String> {
     let (me, ranks) = (endpoint.rank(), endpoint.ranks());
     if ranks == 1 {

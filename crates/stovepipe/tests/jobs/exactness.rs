@@ -1,19 +1,15 @@
 //! Over processes, loss, gradients, parameters and predictions are the same bits as in one process.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use stovepipe::Mpi;
-use stovepipe::burn::tensor::TensorData;
 use stovepipe::recompute::{
-    Always, Budget, CheckpointPolicy, EveryLayers, ExceptLast, LayerActivations, Never, Selective,
-    SqrtLayers,
+    Always, Budget, EveryLayers, ExceptLast, LayerActivations, Never, Selective, SqrtLayers,
 };
-use stovepipe::schedule::{Drain, GPipe, Interleaved1F1B, LayerMemory, OneFOneB, Schedule};
+use stovepipe::schedule::{Drain, GPipe, Interleaved1F1B, LayerMemory, OneFOneB};
+use stovepipe_testkit::{Bits, Classifier, MakePolicy, MakeSchedule, batch, bits};
 
-use crate::model::{Toy, batch, builder, model};
-
-type MakeSchedule = fn() -> Box<dyn Schedule>;
-type MakePolicy = fn() -> Box<dyn CheckpointPolicy>;
+use crate::model::{builder, model};
 
 const SCHEDULES: [MakeSchedule; 4] = [
     || Box::new(GPipe::default()),
@@ -38,12 +34,12 @@ const POLICIES: [MakePolicy; 7] = [
 
 /// Everything that a pipeline says and becomes.
 #[derive(PartialEq, Default)]
-struct Course {
+struct Record {
     numbers: Vec<u64>,
     predictions: Vec<u8>,
-    gradients: Vec<BTreeMap<String, Vec<u8>>>,
+    gradients: Vec<Bits>,
     /// Of this process.
-    parameters: BTreeMap<String, Vec<u8>>,
+    parameters: Bits,
     /// Of the parameters of all processes.
     names: BTreeSet<String>,
 }
@@ -63,27 +59,24 @@ pub(crate) fn run(_: &[String]) -> Result<(), String> {
             };
             let fail = |error: &dyn std::fmt::Display| format!("{what}: {error}");
             let alone = configured().build().map_err(|e| fail(&e))?;
-            let alone = course(alone).map_err(|e| fail(&e))?;
+            let alone = record(alone).map_err(|e| fail(&e))?;
             let spread = configured().transport(world()?).build().map_err(|e| fail(&e))?;
-            let spread = course(spread).map_err(|e| fail(&e))?;
+            let spread = record(spread).map_err(|e| fail(&e))?;
             compare(alone, spread).map_err(|e| fail(&e))?;
         }
     }
     Ok(())
 }
 
-fn course(mut pipeline: Toy) -> Result<Course, Box<dyn std::error::Error>> {
-    let mut course = Course::default();
-    let of = |tensors: BTreeMap<String, TensorData>| -> BTreeMap<String, Vec<u8>> {
-        tensors.into_iter().map(|(name, data)| (name, data.as_bytes().to_vec())).collect()
-    };
+fn record(mut pipeline: Classifier) -> Result<Record, Box<dyn std::error::Error>> {
+    let mut record = Record::default();
     for step in 0..3 {
         let (x, y) = batch(7, step);
         let gradients = pipeline.gradients(x.clone(), y.clone())?;
-        course.gradients.push(of(gradients.gradients));
+        record.gradients.push(bits(&gradients.gradients));
         if step == 1 {
             let (x, y) = batch(3, 9);
-            course.numbers.push(pipeline.accumulate(x, y)?.loss.to_bits());
+            record.numbers.push(pipeline.accumulate(x, y)?.loss.to_bits());
         }
         let done = pipeline.step(x.clone(), y.clone())?;
         let evaluation = pipeline.evaluate(x.clone(), y)?;
@@ -96,11 +89,11 @@ fn course(mut pipeline: Toy) -> Result<Course, Box<dyn std::error::Error>> {
             evaluation.loss,
             evaluation.metrics["accuracy"],
         ];
-        course.numbers.extend(numbers.map(f64::to_bits));
-        course.predictions.extend(pipeline.predict(x)?.into_data().as_bytes());
+        record.numbers.extend(numbers.map(f64::to_bits));
+        record.predictions.extend(pipeline.predict(x)?.into_data().as_bytes());
         timeline(&mut pipeline, &done.timeline)?;
     }
-    let parameters = of(pipeline.parameters()?);
+    let parameters = bits(&pipeline.parameters()?);
     // Together, the processes have every parameter once.
     let names = parameters.keys().map(|name| format!("{name}\n")).collect::<String>();
     let all = pipeline.gather(names.into_bytes())?;
@@ -110,14 +103,14 @@ fn course(mut pipeline: Toy) -> Result<Course, Box<dyn std::error::Error>> {
     if names.len() != distinct.len() {
         return Err("a parameter is on two ranks".into());
     }
-    course.names = distinct.into_iter().map(str::to_owned).collect();
-    course.parameters = parameters;
-    Ok(course)
+    record.names = distinct.into_iter().map(str::to_owned).collect();
+    record.parameters = parameters;
+    Ok(record)
 }
 
 /// Put together, a timeline has the actions of all ranks.
 fn timeline(
-    pipeline: &mut Toy,
+    pipeline: &mut Classifier,
     own: &stovepipe::schedule::Timeline,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let whole = pipeline.gather_timeline(own)?;
@@ -131,8 +124,8 @@ fn timeline(
     Ok(())
 }
 
-fn compare(alone: Course, spread: Course) -> Result<(), String> {
-    let Course { numbers, predictions, gradients, parameters, names } = spread;
+fn compare(alone: Record, spread: Record) -> Result<(), String> {
+    let Record { numbers, predictions, gradients, parameters, names } = spread;
     for (what, same) in [
         ("losses, norms or metrics", numbers == alone.numbers),
         ("predictions", predictions == alone.predictions),

@@ -1,5 +1,5 @@
-//! Ranks that are killed, stopped or panic, and ranks that were started with something else: what they do
-//! here, and how the job has to end.
+//! Ranks that are killed, stopped or panic, and ranks that were started with something else: what
+//! they do here, and how the job has to end.
 
 use std::process::Command;
 use std::thread;
@@ -13,9 +13,10 @@ use stovepipe::recompute::Always;
 use stovepipe::schedule::OneFOneB;
 use stovepipe::transport::{Direction, Tag, Transport, TransportError};
 use stovepipe::{LayerContext, Packet, Pass};
+use stovepipe_testkit::batch;
+use stovepipe_testkit::jobs::launch;
 
-use crate::launch::launch;
-use crate::model::{batch, builder, model};
+use crate::model::{builder, model};
 
 /// The rank that something happens to; it has a neighbour on either side.
 const VICTIM: usize = 1;
@@ -118,7 +119,8 @@ enum End {
     Update,
 }
 
-/// The round in which ranks vote for the update: they have compared terms and gathered reports before.
+/// The round in which ranks vote for the update: they have compared terms and gathered reports
+/// before.
 const VOTE: u32 = 2;
 
 /// A rank that doesn't live to the end.

@@ -1,17 +1,16 @@
-//! Tests over processes: starts itself with `mpirun` for each test and looks at what became of the job.
-//! Filters and options are those of the standard harness.
+//! Tests over processes: starts itself with `mpirun` for each test and looks at what became of the
+//! job. Filters and options are those of the standard harness.
 
 mod conformance;
 mod exactness;
 mod failures;
-mod launch;
 mod memory;
 mod model;
 
 use std::process::ExitCode;
 
-use launch::launch;
 use libtest_mimic::{Arguments, Trial};
+use stovepipe_testkit::jobs::{AS_RANK, PROCESS, launch};
 
 /// What one rank of a job does; its name is the job's.
 type Act = fn(&[String]) -> Result<(), String>;
@@ -26,7 +25,7 @@ const ACTS: [(&str, Act); 4] = [
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.split_first() {
-        Some((first, job)) if first == launch::AS_RANK => rank(job),
+        Some((first, job)) if first == AS_RANK => rank(job),
         _ => {
             // Every job has as many processes as cores, or more.
             let options = Arguments { test_threads: Some(1), ..Arguments::from_args() };
@@ -36,7 +35,7 @@ fn main() -> ExitCode {
 }
 
 fn rank(job: &[String]) -> ExitCode {
-    println!("{}{}", launch::PROCESS, std::process::id());
+    println!("{PROCESS}{}", std::process::id());
     let act = job.split_first().and_then(|(name, arguments)| {
         ACTS.iter().find(|(known, _)| known == name).map(|(_, act)| act(arguments))
     });

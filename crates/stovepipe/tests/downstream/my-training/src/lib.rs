@@ -1,39 +1,39 @@
-//! A pipeline whose schedule and partitioner come from elsewhere; see `tests/train.rs`.
+//! A program that depends on `stovepipe` alone: the layer of stovepipe's README, and a pipeline of
+//! such layers whose schedule and partitioner may come from elsewhere; see `tests/train.rs`.
 
-use my_partitioner::Lopsided;
-use my_schedule::Rounds;
-use stovepipe::burn::nn::LinearConfig;
+use stovepipe::burn::module::Module;
+use stovepipe::burn::nn::{Linear, LinearConfig};
 use stovepipe::burn::optim::SgdConfig;
-use stovepipe::burn::tensor::Tensor;
+use stovepipe::burn::tensor::{Tensor, activation::gelu};
 use stovepipe::prelude::*;
-use stovepipe::partition::{Minimax};
-use stovepipe::schedule::{OneFOneB};
 
-/// Four linear layers on two stages.
-pub type Toy = Pipeline<Tensor<2>, Tensor<2>, Tensor<2>>;
-
-/// With the schedule and the partitioner of this workspace.
-pub fn theirs() -> Result<Toy, stovepipe::BuildError> {
-    pipeline(Rounds, Lopsided)
+#[derive(Module, Debug)]
+struct Block {
+    up: Linear,
+    down: Linear,
 }
 
-/// With stovepipe's own.
-pub fn ours() -> Result<Toy, stovepipe::BuildError> {
-    pipeline(OneFOneB, Minimax)
+impl Layer for Block {
+    type Input = Tensor<3>;
+    type Output = Tensor<3>;
+
+    fn forward(&self, x: Tensor<3>, _: &mut LayerContext<'_>) -> Tensor<3> {
+        x.clone() + self.down.forward(gelu(self.up.forward(x)))
+    }
 }
 
-fn pipeline(
+/// Blocks on two stages.
+pub type Blocks = Pipeline<Tensor<3>, Tensor<3>, Tensor<3>>;
+
+/// Four blocks of width 4, cut and run as is asked for.
+pub fn blocks(
     schedule: impl Schedule + 'static,
     partitioner: impl Partitioner + 'static,
-) -> Result<Toy, stovepipe::BuildError> {
-    let mut model = Sequential::<Tensor<2>>::new();
-    for name in ["a", "b", "c", "d"] {
-        model = model.push_module(
-            name,
-            |d| LinearConfig::new(4, 4).init(d),
-            |m, x: Tensor<2>| m.forward(x),
-        );
-    }
+) -> Result<Blocks, stovepipe::BuildError> {
+    let model = Sequential::<Tensor<3>>::new().repeat("blocks", 4, |d| Block {
+        up: LinearConfig::new(4, 8).init(d),
+        down: LinearConfig::new(8, 4).init(d),
+    });
     Pipeline::builder(model)
         .backend(Flex::new())
         .stages(2)

@@ -1,17 +1,17 @@
-//! Batch normalization is the same however a model is split, and its running statistics are those of whole
-//! mini-batches.
+//! Batch normalization is the same however a model is split, and its running statistics are those
+//! of whole mini-batches.
 
-mod common;
-
-use common::{CLASSES, DIM, SEQ, Tokens, adam, batch, bits, is_the_same_on_any_number_of_stages};
 use stovepipe::BatchNorm;
-use stovepipe::burn;
 use stovepipe::burn::module::Module;
-use stovepipe::burn::nn::{BatchNormConfig, EmbeddingConfig, Linear, LinearConfig};
+use stovepipe::burn::nn::{BatchNormConfig, Linear, LinearConfig};
 use stovepipe::burn::optim::SgdConfig;
 use stovepipe::burn::tensor::{Device, Tensor};
 use stovepipe::prelude::*;
 use stovepipe::recompute::Always;
+use stovepipe_testkit::{
+    CLASSES, DIM, LinearLayers, SEQ, Tokens, batch, classifier, embed, floats, parameter_bits,
+    same_on_any_cut,
+};
 
 /// Normalizes over batch and sequence, twice.
 #[derive(Module, Debug)]
@@ -44,22 +44,14 @@ impl Layer for Normalized {
 }
 
 fn with_batch_norm() -> Sequential<Tokens, Tensor<3>> {
-    Sequential::<Tokens>::new()
-        .push_module("embed", |d| EmbeddingConfig::new(CLASSES, DIM).init(d), |m, x| m.forward(x))
-        .push("first", Normalized::new)
-        .push("second", Normalized::new)
-        .push_module(
-            "head",
-            |d| LinearConfig::new(DIM, CLASSES).init(d),
-            |m, x: Tensor<3>| m.forward(x),
-        )
+    embed().push("first", Normalized::new).push("second", Normalized::new).head()
 }
 
 #[test]
 fn batch_norm_is_the_same_however_it_is_split() {
-    let builder = || adam(Pipeline::builder(with_batch_norm()).loss(CrossEntropy));
+    let builder = || classifier(with_batch_norm());
     // Evaluation shows the running statistics.
-    is_the_same_on_any_number_of_stages(builder, |mut pipeline| {
+    same_on_any_cut(builder, |mut pipeline| {
         let losses = (0..3).map(|step| {
             let (x, y) = batch(7, step);
             let trained = pipeline.step(x.clone(), y.clone()).expect("a step").loss;
@@ -76,7 +68,7 @@ fn batch_norm_is_the_same_however_it_is_split() {
         pipeline.step(x.clone(), targets).expect_err("no such class");
         pipeline.gradients(x.clone(), y.clone()).expect("gradients");
         assert_eq!(pipeline.evaluate(x, y).expect("evaluates").loss, before);
-        (losses, bits(&pipeline.parameters().expect("parameters")))
+        (losses, parameter_bits(&mut pipeline))
     });
 }
 
@@ -84,7 +76,7 @@ fn batch_norm_is_the_same_however_it_is_split() {
 fn batch_norm_takes_over_from_burns() {
     let device = Device::flex();
     let burns = BatchNormConfig::new(3).with_momentum(0.4).init(&device.clone().autodiff());
-    let x = common::floats([5, 3]) * 3.0 + 2.0;
+    let x = floats([5, 3]) * 3.0 + 2.0;
     burns.forward(Tensor::from_inner(x.clone()));
     let expected = burns.clone().valid().forward(x.clone());
     let ours = BatchNorm::from(burns);
@@ -99,12 +91,12 @@ fn batch_norm_takes_over_from_burns() {
 #[test]
 fn a_frozen_batch_norm_stays_frozen() {
     let burns = BatchNormConfig::new(3).with_momentum(0.4).init(&Device::flex().autodiff());
-    let x = common::floats([5, 3]) * 3.0 + 2.0;
+    let x = floats([5, 3]) * 3.0 + 2.0;
     burns.forward(Tensor::from_inner(x.clone()));
     let kept = BatchNorm::from(burns.freeze());
     let mut pipeline = alone(&kept, 2);
     let before = statistics(&kept);
-    let y = common::floats([5, 3]);
+    let y = floats([5, 3]);
     let evaluated = pipeline.evaluate(x.clone(), y.clone()).expect("evaluates").loss;
     assert_eq!(pipeline.step(x, y).expect("a step").loss, evaluated);
     assert_eq!(statistics(&kept), before);
@@ -118,10 +110,10 @@ fn running_statistics_are_those_of_the_whole_mini_batch() {
     let untouched = [vec![0.0; 3], vec![1.0; 3]];
     assert_eq!(statistics(&kept), untouched);
     // Far from zero, where a naive variance cancels.
-    let x = common::floats([7, 3]) + 1000.0;
+    let x = floats([7, 3]) + 1000.0;
     pipeline.evaluate(x.clone(), x.clone()).expect("evaluates");
     pipeline.gradients(x.clone(), x.clone()).expect("gradients");
-    pipeline.step(x.clone(), common::floats([7, 2])).expect_err("another width");
+    pipeline.step(x.clone(), floats([7, 2])).expect_err("another width");
     assert_eq!(statistics(&kept), untouched);
     pipeline.step(x.clone(), x.clone()).expect("a step");
     let values: Vec<f64> = x.to_data().iter::<f64>().collect();
@@ -210,7 +202,8 @@ fn running_statistics_are_told_apart_by_module() {
         .expect("a pipeline");
     let x = Tensor::<2>::ones([4, 3], &Device::flex());
     pipeline.step(x.clone(), x).expect("a step");
-    // Moved once, by the mean of 2, 1 of the first micro-batch and twice the normalized zeros of the other.
+    // Moved once, by the mean of 2, 1 of the first micro-batch and twice the normalized zeros of
+    // the other.
     let [mean, _] = statistics(&kept);
     assert!((mean[0] - 0.1 * 0.75).abs() < 1e-6, "{mean:?}");
 }

@@ -1,15 +1,20 @@
-//! The model that is measured: pre-norm Transformer blocks on floats, mean squared error, plain SGD.
+//! The model that is measured: pre-norm Transformer blocks on floats, mean squared error, plain
+//! SGD.
 
 use clap::Args;
 use serde::Serialize;
 use stovepipe::Builder;
-use stovepipe::burn;
 use stovepipe::burn::module::Module;
 use stovepipe::burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use stovepipe::burn::optim::SgdConfig;
 use stovepipe::burn::tensor::activation::{gelu, softmax};
 use stovepipe::burn::tensor::{Device, Distribution, Tensor};
 use stovepipe::prelude::*;
+
+/// A pipeline of the [`Model`].
+pub type BenchPipeline = Pipeline<Tensor<3>, Tensor<3>, Tensor<3>>;
+/// What builds a [`BenchPipeline`].
+pub type BenchBuilder = Builder<Tensor<3>, Tensor<3>, Tensor<3>>;
 
 /// Sizes of the model and of its batch.
 #[derive(Args, Clone, Copy, Serialize)]
@@ -29,8 +34,8 @@ pub struct Model {
     /// Sequences in a mini-batch.
     #[arg(long, default_value_t = 32)]
     pub batch: usize,
-    /// Makes the blocks uneven: the hidden width of the first is that of the model, of the last eight
-    /// times as much.
+    /// Makes the blocks uneven: the hidden width of the first is that of the model, of the last
+    /// eight times as much.
     #[arg(long)]
     pub uneven: bool,
 }
@@ -38,10 +43,7 @@ pub struct Model {
 impl Model {
     /// A pipeline of it on a backend, all else at its defaults.
     #[must_use]
-    pub fn builder(
-        self,
-        backend: impl Backend + 'static,
-    ) -> Builder<Tensor<3>, Tensor<3>, Tensor<3>> {
+    pub fn builder(self, backend: impl Backend + 'static) -> BenchBuilder {
         let Self { dim, heads, layers, uneven, .. } = self;
         let mut model = Sequential::<Tensor<3>>::new();
         for layer in 0..layers {
@@ -123,8 +125,8 @@ impl Block {
     }
 }
 
-/// Multiplies all positions of all samples at once, as PyTorch's layers do. Burn's multiply sample by sample where
-/// each has a multiple of 32 rows, which LibTorch does more slowly.
+/// Multiplies all positions of all samples at once, as PyTorch's layers do. Burn's multiply sample
+/// by sample where each has a multiple of 32 rows, which LibTorch does more slowly.
 fn linear(layer: &Linear, x: Tensor<3>) -> Tensor<3> {
     let [batch, seq, dim] = x.dims();
     let y = layer.forward(x.reshape([batch * seq, dim]));

@@ -1,13 +1,9 @@
 //! A layer, loss or optimizer that fails leaves everything as it was, says where it happened, and
 //! leaves no thread behind.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use common::bits;
-use stovepipe::burn;
 use stovepipe::burn::module::Module;
 use stovepipe::burn::nn::{Linear, LinearConfig};
 use stovepipe::burn::optim::{AdamConfig, ModuleOptimizer};
@@ -16,13 +12,13 @@ use stovepipe::prelude::*;
 use stovepipe::recompute::Always;
 use stovepipe::schedule::{OneFOneB, ZbH1, ZbV};
 use stovepipe::{BackendError, BuildError, Pass, TrainError};
+use stovepipe_testkit::{LinearLayers, alone, floats, parameter_bits};
 
 const SAMPLES: usize = 4;
 
-/// Counts down with every call; at zero something goes wrong.
+/// Counts down with every call; at zero something goes wrong. Only a test that is alone in its
+/// process lights it.
 static FUSE: AtomicI64 = AtomicI64::new(i64::MAX);
-/// Only one test at a time may light the fuse.
-static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 /// Panics in the forward that burns the fuse down, or computes a wrong shape.
 #[derive(Module, Debug)]
@@ -54,9 +50,9 @@ fn pipeline(
 ) -> Pipeline<Tensor<2>, Tensor<2>, Tensor<2>> {
     let linear = |device: &Device| LinearConfig::new(3, 3).init(device);
     let model = Sequential::<Tensor<2>>::new()
-        .push_module("before", linear, |m, x: Tensor<2>| m.forward(x))
+        .linear("before", 3, 3)
         .push("fragile", move |device| Fragile { linear: linear(device), wrong_shape })
-        .push_module("after", linear, |m, x: Tensor<2>| m.forward(x));
+        .linear("after", 3, 3);
     Pipeline::builder(model)
         .backend(Flex::new())
         .stages(3)
@@ -71,6 +67,7 @@ fn pipeline(
         .expect("a pipeline")
 }
 
+/// Threads of this process that a pipeline started.
 fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(0, |tasks| {
         let names =
@@ -79,57 +76,55 @@ fn threads() -> usize {
     })
 }
 
-/// The calls of the middle stage's forward in 1F1B on three ranks: whether it is a recomputation, and of
-/// which micro-batch.
+/// The calls of the middle stage's forward in 1F1B on three ranks: whether it is a recomputation,
+/// and of which micro-batch.
 const CALLS: [(bool, usize); 2 * SAMPLES] =
     [(false, 0), (false, 1), (true, 0), (false, 2), (true, 1), (false, 3), (true, 2), (true, 3)];
 
 #[test]
 fn a_layer_that_panics_or_returns_a_wrong_shape() {
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let (x, y) = (common::floats([SAMPLES, 3]), common::floats([SAMPLES, 3]));
-    for wrong_shape in [false, true] {
-        for call in 0..CALLS.len() as i64 {
-            let mut pipeline = pipeline(wrong_shape, AdamConfig::new().init(), false);
-            pipeline.step(x.clone(), y.clone()).expect("a step");
-            let before = bits(&pipeline.parameters().expect("parameters"));
-            FUSE.store(call, Ordering::SeqCst);
-            let error = pipeline.step(x.clone(), y.clone()).expect_err("fails").to_string();
-            FUSE.store(i64::MAX, Ordering::SeqCst);
-            let (is_recompute, micro_batch) = CALLS[call as usize];
-            // A wrong shape shows where it is used: in the next stage, or in this one's backward.
-            let place = match (wrong_shape, is_recompute) {
-                (true, false) => format!("rank 2, stage 2, micro-batch {micro_batch}, forward"),
-                (true, true) => format!("rank 1, stage 1, micro-batch {micro_batch}, backward"),
-                (false, false) => format!("rank 1, stage 1, micro-batch {micro_batch}, forward"),
-                (false, true) => {
-                    format!("rank 1, stage 1, micro-batch {micro_batch}, recomputation")
+    alone("failures::a_layer_that_panics_or_returns_a_wrong_shape", || {
+        let (x, y) = (floats([SAMPLES, 3]), floats([SAMPLES, 3]));
+        for wrong_shape in [false, true] {
+            for call in 0..CALLS.len() as i64 {
+                let mut pipeline = pipeline(wrong_shape, AdamConfig::new().init(), false);
+                pipeline.step(x.clone(), y.clone()).expect("a step");
+                let before = parameter_bits(&mut pipeline);
+                FUSE.store(call, Ordering::SeqCst);
+                let error = pipeline.step(x.clone(), y.clone()).expect_err("fails").to_string();
+                FUSE.store(i64::MAX, Ordering::SeqCst);
+                let (is_recompute, micro_batch) = CALLS[call as usize];
+                // A wrong shape shows where it is used: in the next stage, or in this one's
+                // backward.
+                let place = match (wrong_shape, is_recompute) {
+                    (true, false) => format!("rank 2, stage 2, micro-batch {micro_batch}, forward"),
+                    (true, true) => format!("rank 1, stage 1, micro-batch {micro_batch}, backward"),
+                    (false, false) => {
+                        format!("rank 1, stage 1, micro-batch {micro_batch}, forward")
+                    }
+                    (false, true) => {
+                        format!("rank 1, stage 1, micro-batch {micro_batch}, recomputation")
+                    }
+                };
+                assert!(error.contains(&place), "call {call}: {error}, not {place}");
+                assert!(wrong_shape || error.contains("the layer fell over"), "{error}");
+                assert!(parameter_bits(&mut pipeline) == before, "{error}");
+                // The same pipeline goes on as one that never failed.
+                pipeline.step(x.clone(), y.clone()).expect("a step");
+                let mut untouched = self::pipeline(wrong_shape, AdamConfig::new().init(), false);
+                for _ in 0..2 {
+                    untouched.step(x.clone(), y.clone()).expect("a step");
                 }
-            };
-            assert!(error.contains(&place), "call {call}: {error}, not {place}");
-            assert!(wrong_shape || error.contains("the layer fell over"), "{error}");
-            assert!(bits(&pipeline.parameters().expect("parameters")) == before, "{error}");
-            // The same pipeline goes on as one that never failed.
-            pipeline.step(x.clone(), y.clone()).expect("a step");
-            let mut untouched = self::pipeline(wrong_shape, AdamConfig::new().init(), false);
-            for _ in 0..2 {
-                untouched.step(x.clone(), y.clone()).expect("a step");
+                assert!(parameter_bits(&mut pipeline) == parameter_bits(&mut untouched));
             }
-            assert!(
-                bits(&pipeline.parameters().expect("parameters"))
-                    == bits(&untouched.parameters().expect("parameters"))
-            );
         }
-    }
-    assert_eq!(threads(), 0);
+        assert_eq!(threads(), 0);
+    });
 }
 
 #[test]
 fn a_loss_that_panics_names_the_last_stage() {
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let model = Sequential::<Tensor<2>>::new()
-        .push_module("a", |d| LinearConfig::new(3, 3).init(d), |m, x: Tensor<2>| m.forward(x))
-        .push_module("b", |d| LinearConfig::new(3, 3).init(d), |m, x: Tensor<2>| m.forward(x));
+    let model = Sequential::<Tensor<2>>::new().linear("a", 3, 3).linear("b", 3, 3);
     let calls = Arc::new(AtomicI64::new(0));
     let counted = Arc::clone(&calls);
     let mut pipeline = Pipeline::builder(model)
@@ -144,11 +139,11 @@ fn a_loss_that_panics_names_the_last_stage() {
         })
         .build()
         .expect("a pipeline");
-    let (x, y) = (common::floats([SAMPLES, 3]), common::floats([SAMPLES, 3]));
-    let before = bits(&pipeline.parameters().expect("parameters"));
+    let (x, y) = (floats([SAMPLES, 3]), floats([SAMPLES, 3]));
+    let before = parameter_bits(&mut pipeline);
     let error = pipeline.step(x.clone(), y.clone()).expect_err("fails").to_string();
     assert!(error.contains("rank 1, stage 1, micro-batch 2, forward: panicked"), "{error}");
-    assert!(bits(&pipeline.parameters().expect("parameters")) == before);
+    assert!(parameter_bits(&mut pipeline) == before);
     pipeline.step(x, y).expect("a step");
 }
 
@@ -178,41 +173,40 @@ impl Backend for FragileFlex {
 
 #[test]
 fn any_action_may_fail_or_panic() {
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let (x, y) = (common::floats([SAMPLES, 3]), common::floats([SAMPLES, 3]));
-    for panics in [false, true] {
-        let fuse = Arc::new(AtomicI64::new(i64::MAX));
-        let model = Sequential::<Tensor<2>>::new()
-            .push_module("a", |d| LinearConfig::new(3, 3).init(d), |m, x: Tensor<2>| m.forward(x))
-            .push_module("b", |d| LinearConfig::new(3, 3).init(d), |m, x: Tensor<2>| m.forward(x));
-        let mut pipeline = Pipeline::builder(model)
-            .backend(FragileFlex { fuse: Arc::clone(&fuse), panics })
-            .stages(2)
-            .micro_batches(SAMPLES)
-            .checkpoint(Always)
-            .optimizer(AdamConfig::new().init())
-            .learning_rate(1e-2)
-            .loss(MeanSquaredError)
-            .build()
-            .expect("a pipeline");
-        let before = bits(&pipeline.parameters().expect("parameters"));
-        let mut phases = std::collections::BTreeSet::new();
-        // Two stages run each micro-batch forward, again, and backward.
-        for action in 0..2 * 3 * SAMPLES as i64 {
-            fuse.store(action, Ordering::SeqCst);
-            let error = pipeline.step(x.clone(), y.clone()).expect_err("fails").to_string();
-            fuse.store(i64::MAX, Ordering::SeqCst);
-            let what = if panics { "the device fell over" } else { "the device is gone" };
-            assert!(error.contains(what), "{error}");
-            assert!(error.contains("rank ") && error.contains("micro-batch "), "{error}");
-            let known = ["forward", "recomputation", "backward"];
-            phases.extend(known.into_iter().filter(|p| error.contains(&format!(", {p}:"))));
-            assert!(bits(&pipeline.parameters().expect("parameters")) == before, "{error}");
+    alone("failures::any_action_may_fail_or_panic", || {
+        let (x, y) = (floats([SAMPLES, 3]), floats([SAMPLES, 3]));
+        for panics in [false, true] {
+            let fuse = Arc::new(AtomicI64::new(i64::MAX));
+            let model = Sequential::<Tensor<2>>::new().linear("a", 3, 3).linear("b", 3, 3);
+            let mut pipeline = Pipeline::builder(model)
+                .backend(FragileFlex { fuse: Arc::clone(&fuse), panics })
+                .stages(2)
+                .micro_batches(SAMPLES)
+                .checkpoint(Always)
+                .optimizer(AdamConfig::new().init())
+                .learning_rate(1e-2)
+                .loss(MeanSquaredError)
+                .build()
+                .expect("a pipeline");
+            let before = parameter_bits(&mut pipeline);
+            let mut phases = std::collections::BTreeSet::new();
+            // Two stages run each micro-batch forward, again, and backward.
+            for action in 0..2 * 3 * SAMPLES as i64 {
+                fuse.store(action, Ordering::SeqCst);
+                let error = pipeline.step(x.clone(), y.clone()).expect_err("fails").to_string();
+                fuse.store(i64::MAX, Ordering::SeqCst);
+                let what = if panics { "the device fell over" } else { "the device is gone" };
+                assert!(error.contains(what), "{error}");
+                assert!(error.contains("rank ") && error.contains("micro-batch "), "{error}");
+                let known = ["forward", "recomputation", "backward"];
+                phases.extend(known.into_iter().filter(|p| error.contains(&format!(", {p}:"))));
+                assert!(parameter_bits(&mut pipeline) == before, "{error}");
+            }
+            assert_eq!(phases.len(), 3, "{phases:?}");
+            pipeline.step(x.clone(), y.clone()).expect("a step");
         }
-        assert_eq!(phases.len(), 3, "{phases:?}");
-        pipeline.step(x.clone(), y.clone()).expect("a step");
-    }
-    assert_eq!(threads(), 0);
+        assert_eq!(threads(), 0);
+    });
 }
 
 /// An optimizer that panics on the parameter that burns its fuse down.
@@ -242,12 +236,11 @@ impl burn::optim::Optimizer for FragileSgd {
 
 #[test]
 fn a_failure_inside_the_update() {
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let (x, y) = (common::floats([SAMPLES, 3]), common::floats([SAMPLES, 3]));
+    let (x, y) = (floats([SAMPLES, 3]), floats([SAMPLES, 3]));
     for staged in [true, false] {
         let fuse = Arc::new(AtomicI64::new(4));
         let mut pipeline = pipeline(false, FragileSgd { fuse: Arc::clone(&fuse) }.into(), staged);
-        let before = bits(&pipeline.parameters().expect("parameters"));
+        let before = parameter_bits(&mut pipeline);
         let error = pipeline.step(x.clone(), y.clone()).expect_err("fails").to_string();
         assert!(error.contains("the optimizer fell over"), "{error}");
         fuse.store(i64::MAX, Ordering::SeqCst);
@@ -257,12 +250,9 @@ fn a_failure_inside_the_update() {
             assert!(again.is_ok());
             // The failed step left nothing behind: this is the first one.
             let mut untouched = self::pipeline(false, FragileSgd { fuse }.into(), true);
-            assert!(bits(&untouched.parameters().expect("parameters")) == before);
+            assert!(parameter_bits(&mut untouched) == before);
             untouched.step(x.clone(), y.clone()).expect("a step");
-            assert!(
-                bits(&pipeline.parameters().expect("parameters"))
-                    == bits(&untouched.parameters().expect("parameters"))
-            );
+            assert!(parameter_bits(&mut pipeline) == parameter_bits(&mut untouched));
         } else {
             let error = again.expect_err("refuses").to_string();
             assert!(error.contains("an earlier update failed half-way"), "{error}");
@@ -272,21 +262,19 @@ fn a_failure_inside_the_update() {
 
 #[test]
 fn staged_updates_are_the_same_bits() {
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let (x, y) = (common::floats([SAMPLES, 3]), common::floats([SAMPLES, 3]));
+    let (x, y) = (floats([SAMPLES, 3]), floats([SAMPLES, 3]));
     let run = |staged| {
         let mut pipeline = pipeline(false, AdamConfig::new().init(), staged);
         for _ in 0..3 {
             pipeline.step(x.clone(), y.clone()).expect("a step");
         }
-        bits(&pipeline.parameters().expect("parameters"))
+        parameter_bits(&mut pipeline)
     };
     assert!(run(true) == run(false));
 }
 
 #[test]
 fn bad_batches_are_refused_before_anything_runs() {
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let mut pipeline = pipeline(false, AdamConfig::new().init(), false);
     let device = Device::flex();
     let floats = |samples| Tensor::<2>::zeros([samples, 3], &device);
@@ -296,11 +284,7 @@ fn bad_batches_are_refused_before_anything_runs() {
 
 #[test]
 fn incomplete_and_impossible_pipelines_are_refused_with_advice() {
-    let model = || {
-        Sequential::<Tensor<2>>::new()
-            .push_module("a", |d| LinearConfig::new(3, 3).init(d), |m, x: Tensor<2>| m.forward(x))
-            .push_module("b", |d| LinearConfig::new(3, 3).init(d), |m, x: Tensor<2>| m.forward(x))
-    };
+    let model = || Sequential::<Tensor<2>>::new().linear("a", 3, 3).linear("b", 3, 3);
     let message = |result: Result<Pipeline<Tensor<2>, Tensor<2>, _>, BuildError>| {
         result.err().map(|error: BuildError| error.to_string()).unwrap_or_default()
     };
@@ -343,8 +327,8 @@ fn incomplete_and_impossible_pipelines_are_refused_with_advice() {
     let shared = Sequential::<Tensor<2>>::new().push_module(
         "pair",
         |device| {
-            let one = LinearConfig::new(2, 2).init(device);
-            vec![one.clone(), one]
+            let linear = LinearConfig::new(2, 2).init(device);
+            vec![linear.clone(), linear]
         },
         |pair, x: Tensor<2>| pair[1].forward(pair[0].forward(x)),
     );
@@ -352,8 +336,8 @@ fn incomplete_and_impossible_pipelines_are_refused_with_advice() {
         Pipeline::builder(shared).backend(Flex::new()).build(),
         "`pair.0.weight` and `pair.1.weight` are one parameter",
     );
-    let one = LinearConfig::new(2, 2).init(&Device::flex());
-    let (first, second) = (one.clone(), one);
+    let linear = LinearConfig::new(2, 2).init(&Device::flex());
+    let (first, second) = (linear.clone(), linear);
     let shared = || {
         let (first, second) = (first.clone(), second.clone());
         Sequential::<Tensor<2>>::new()

@@ -1,29 +1,22 @@
-//! What crosses stages beside the chain of activations, and what comes back beside the loss, each against
-//! one stage, bit for bit.
+//! What crosses stages besides the chain of activations, and what comes back besides the loss, each
+//! against one stage, bit for bit.
 
-mod common;
-
-use common::{
-    CLASSES, DIM, SEQ, Tokens, adam, batch, bits, is_the_same_on_any_number_of_stages, model, one,
-};
-use stovepipe::burn;
 use stovepipe::burn::module::Module;
-use stovepipe::burn::nn::{EmbeddingConfig, Linear, LinearConfig};
+use stovepipe::burn::nn::{Linear, LinearConfig};
 use stovepipe::burn::optim::AdamConfig;
 use stovepipe::burn::tensor::{Bool, Device, Int, Tensor};
 use stovepipe::prelude::*;
+use stovepipe_testkit::{
+    CLASSES, DIM, LinearLayers, SEQ, Tokens, adam, batch, classifier, embed, on_one_stage,
+    parameter_bits, relative_difference, same_on_any_cut, toy, train,
+};
 
 /// A layer whose use is penalized, as that of experts is.
 fn with_added_losses() -> Sequential<Tokens, Tensor<3>> {
-    Sequential::<Tokens>::new()
-        .push_module("embed", |d| EmbeddingConfig::new(CLASSES, DIM).init(d), |m, x| m.forward(x))
+    embed()
         .push("first", |d| Penalized { linear: LinearConfig::new(DIM, DIM).init(d) })
         .push("second", |d| Penalized { linear: LinearConfig::new(DIM, DIM).init(d) })
-        .push_module(
-            "head",
-            |d| LinearConfig::new(DIM, CLASSES).init(d),
-            |m, x: Tensor<3>| m.forward(x),
-        )
+        .head()
 }
 
 #[derive(Module, Debug)]
@@ -44,8 +37,8 @@ impl Layer for Penalized {
 
 #[test]
 fn layers_add_to_the_loss_from_any_stage() {
-    let builder = || adam(Pipeline::builder(with_added_losses()).loss(CrossEntropy));
-    is_the_same_on_any_number_of_stages(builder, |mut pipeline| {
+    let builder = || classifier(with_added_losses());
+    same_on_any_cut(builder, |mut pipeline| {
         let steps = (0..3).map(|step| {
             let (x, y) = batch(7, step);
             let step = pipeline.step(x, y).expect("a step");
@@ -55,14 +48,13 @@ fn layers_add_to_the_loss_from_any_stage() {
         let steps: Vec<_> = steps.collect();
         let (x, y) = batch(7, 0);
         let evaluation = pipeline.evaluate(x, y).expect("evaluates");
-        (steps, evaluation.added_loss, bits(&pipeline.parameters().expect("parameters")))
+        (steps, evaluation.added_loss, parameter_bits(&mut pipeline))
     });
 
     // The same objective written as one loss: the model hands out both outputs.
     let (x, y) = batch(7, 0);
-    let found = one(&builder).gradients(x.clone(), y.clone()).expect("gradients");
-    let by_hand = Sequential::<Tokens>::new()
-        .push_module("embed", |d| EmbeddingConfig::new(CLASSES, DIM).init(d), |m, x| m.forward(x))
+    let found = on_one_stage(builder()).gradients(x.clone(), y.clone()).expect("gradients");
+    let by_hand = embed()
         .push_module("first", linear_named, |m, x: Tensor<3>| m.linear.forward(x))
         .push_module("second", linear_named, |m, x: Tensor<3>| (m.linear.forward(x.clone()), x))
         .push_module(
@@ -87,7 +79,7 @@ fn layers_add_to_the_loss_from_any_stage() {
         .build()
         .expect("a pipeline");
     let expected = by_hand.gradients(x, y).expect("gradients");
-    assert!(common::relative_difference(&found.gradients, &expected.gradients) < 1e-5);
+    assert!(relative_difference(&found.gradients, &expected.gradients) < 1e-5);
 }
 
 fn linear_named(device: &Device) -> Penalized {
@@ -97,10 +89,10 @@ fn linear_named(device: &Device) -> Penalized {
 #[test]
 fn metrics_are_means_over_the_mini_batch() {
     let builder = || {
-        let builder = adam(Pipeline::builder(model()).loss(CrossEntropy));
+        let builder = classifier(toy());
         builder.metric("accuracy", Accuracy).metric("loss", CrossEntropy)
     };
-    is_the_same_on_any_number_of_stages(builder, |mut pipeline| {
+    same_on_any_cut(builder, |mut pipeline| {
         let (x, y) = batch(7, 0);
         let evaluation = pipeline.evaluate(x.clone(), y.clone()).expect("evaluates");
         let step = pipeline.step(x, y).expect("a step");
@@ -108,9 +100,9 @@ fn metrics_are_means_over_the_mini_batch() {
         (evaluation.metrics, step.metrics)
     });
     let (x, y) = batch(7, 0);
-    let mut pipeline = one(&builder);
+    let mut pipeline = on_one_stage(builder());
     let found = pipeline.step(x.clone(), y.clone()).expect("a step").metrics["accuracy"];
-    let classes = one(&builder).predict(x).expect("predicts").argmax(2).to_data();
+    let classes = on_one_stage(builder()).predict(x).expect("predicts").argmax(2).to_data();
     let right =
         classes.iter::<i64>().zip(y.to_data().iter::<i64>()).filter(|(a, b)| a == b).count();
     assert_eq!(found, right as f64 / (7 * SEQ) as f64);
@@ -119,35 +111,26 @@ fn metrics_are_means_over_the_mini_batch() {
 #[test]
 fn side_inputs_reach_any_stage() {
     let model = || {
-        Sequential::<Tokens>::new()
-            .push_module(
-                "embed",
-                |d| EmbeddingConfig::new(CLASSES, DIM).init(d),
-                |m, x| m.forward(x),
-            )
+        embed()
             .push_fn_with_context("mask", |x: Tensor<3>, context| {
                 let mask: Tensor<2, Bool> = context.side_input("mask");
                 x.mask_fill(mask.unsqueeze_dim::<3>(2).repeat_dim(2, DIM), 0.0)
             })
-            .push_module(
-                "head",
-                |d| LinearConfig::new(DIM, CLASSES).init(d),
-                |m, x: Tensor<3>| m.forward(x),
-            )
+            .head()
             .push_fn_with_context("scale", |x: Tensor<3>, context| {
                 let (scale, _): (Tensor<1>, Option<Tensor<1>>) = context.side_input("scale");
                 let [samples] = scale.dims();
                 x * scale.reshape([samples, 1, 1])
             })
     };
-    let builder = || adam(Pipeline::builder(model()).loss(CrossEntropy));
+    let builder = || classifier(model());
     let device = Device::flex();
     let mask = |samples: usize| batch(samples, 9).0.equal_scalar(2);
     let scale = |samples: usize| {
         let scale = Tensor::<1, Int>::arange(0..samples as i64, &device).float() * 0.1 + 1.0;
         (scale, None::<Tensor<1>>)
     };
-    is_the_same_on_any_number_of_stages(builder, |mut pipeline| {
+    same_on_any_cut(builder, |mut pipeline| {
         for step in 0..2 {
             let (x, y) = batch(7, step);
             pipeline.side_input("mask", mask(7)).side_input("scale", scale(7));
@@ -156,7 +139,7 @@ fn side_inputs_reach_any_stage() {
         let (x, y) = batch(4, 0);
         pipeline.side_input("mask", mask(4)).side_input("scale", scale(4));
         let loss = pipeline.evaluate(x, y).expect("evaluates").loss;
-        (loss, bits(&pipeline.parameters().expect("parameters")))
+        (loss, parameter_bits(&mut pipeline))
     });
 
     // And layers that are measured.
@@ -166,7 +149,7 @@ fn side_inputs_reach_any_stage() {
     let profile = builder().backend(Flex::new()).profile(&profiling, x, y).expect("a profile");
     assert_eq!(profile.layers().len(), 4);
 
-    let mut pipeline = one(&builder);
+    let mut pipeline = on_one_stage(builder());
     let (x, y) = batch(4, 0);
     pipeline.side_input("scale", scale(4));
     let error = pipeline.step(x.clone(), y.clone()).expect_err("no mask").to_string();
@@ -183,12 +166,7 @@ fn side_inputs_reach_any_stage() {
 fn optional_values_cross_stages() {
     // Every other step has no second part.
     let model = || {
-        Sequential::<Tokens>::new()
-            .push_module(
-                "embed",
-                |d| EmbeddingConfig::new(CLASSES, DIM).init(d),
-                |m, x| m.forward(x),
-            )
+        embed()
             .push_fn_with_context("some", |x: Tensor<3>, context| {
                 let bias = x.clone().mean_dim(1) * 2.0;
                 (x, (context.step() % 2 == 0).then_some(bias))
@@ -205,19 +183,14 @@ fn optional_values_cross_stages() {
                 },
             )
     };
-    let builder = || adam(Pipeline::builder(model()).loss(CrossEntropy));
-    is_the_same_on_any_number_of_stages(builder, common::train);
+    let builder = || classifier(model());
+    same_on_any_cut(builder, train);
 }
 
 #[test]
 fn truth_values_and_whole_numbers_cross_stages() {
     let model = || {
-        Sequential::<Tokens>::new()
-            .push_module(
-                "embed",
-                |d| EmbeddingConfig::new(CLASSES, DIM).init(d),
-                |m, x| m.forward(x),
-            )
+        embed()
             .push_fn("where", |x: Tensor<3>| {
                 let (largest, positive) = (x.clone().argmax(2), x.clone().greater_scalar(0.0));
                 (x, largest, positive)
@@ -231,29 +204,20 @@ fn truth_values_and_whole_numbers_cross_stages() {
                 },
             )
     };
-    let builder = || adam(Pipeline::builder(model()).loss(CrossEntropy));
-    is_the_same_on_any_number_of_stages(builder, common::train);
+    let builder = || classifier(model());
+    same_on_any_cut(builder, train);
 }
 
 #[test]
 fn shapes_may_differ_from_micro_batch_to_micro_batch() {
     // Each micro-batch goes on with another number of positions.
     let model = || {
-        Sequential::<Tokens>::new()
-            .push_module(
-                "embed",
-                |d| EmbeddingConfig::new(CLASSES, DIM).init(d),
-                |m, x| m.forward(x),
-            )
+        embed()
             .push_fn_with_context("shorter", |x: Tensor<3>, context| {
                 x.narrow(1, 0, SEQ - context.micro_batch())
             })
             .push_fn("pass", |x: Tensor<3>| x)
-            .push_module(
-                "head",
-                |d| LinearConfig::new(DIM, CLASSES).init(d),
-                |m, x: Tensor<3>| m.forward(x),
-            )
+            .head()
     };
     // Outputs meet the targets of their own micro-batch.
     let loss = |logits: Tensor<3>, targets: Tokens| {
@@ -261,9 +225,9 @@ fn shapes_may_differ_from_micro_batch_to_micro_batch() {
         CrossEntropy.forward(logits, targets.narrow(1, 0, length))
     };
     let builder = || adam(Pipeline::builder(model()).loss(loss));
-    let (losses, _) = is_the_same_on_any_number_of_stages(builder, common::train);
+    let (losses, _) = same_on_any_cut(builder, train);
     let (x, y) = batch(7, 0);
-    let mut pipeline = one(&builder);
+    let mut pipeline = on_one_stage(builder());
     let step = pipeline.step(x, y).expect("a step");
     assert_eq!(
         (step.loss, step.weight),
@@ -276,8 +240,8 @@ fn shapes_may_differ_from_micro_batch_to_micro_batch() {
 
 #[test]
 fn looking_and_training_in_any_order() {
-    let builder = || adam(Pipeline::builder(model()).loss(CrossEntropy));
-    let (seen, parameters) = is_the_same_on_any_number_of_stages(builder, |mut pipeline| {
+    let builder = || classifier(toy());
+    let (seen, parameters) = same_on_any_cut(builder, |mut pipeline| {
         let mut seen = Vec::new();
         for step in 0..3 {
             let (x, y) = batch(7, step);
@@ -287,21 +251,21 @@ fn looking_and_training_in_any_order() {
             let (x, y) = batch(7, step);
             seen.push(pipeline.step(x, y).expect("a step").loss);
         }
-        (seen, bits(&pipeline.parameters().expect("parameters")))
+        (seen, parameter_bits(&mut pipeline))
     });
     assert!(seen.iter().all(|value| value.is_finite()));
     // Looking changes nothing.
-    assert!(common::train(one(&builder)).1 == parameters);
+    assert!(train(on_one_stage(builder())).1 == parameters);
 }
 
 #[test]
 fn lengths_may_change_from_step_to_step() {
-    let builder = || adam(Pipeline::builder(model()).loss(CrossEntropy));
-    is_the_same_on_any_number_of_stages(builder, |mut pipeline| {
+    let builder = || classifier(toy());
+    same_on_any_cut(builder, |mut pipeline| {
         for (samples, length) in [(7, SEQ), (3, 2), (8, 1), (7, SEQ)] {
             let (x, y) = batch(samples, length);
             pipeline.step(x.narrow(1, 0, length), y.narrow(1, 0, length)).expect("a step");
         }
-        bits(&pipeline.parameters().expect("parameters"))
+        parameter_bits(&mut pipeline)
     });
 }

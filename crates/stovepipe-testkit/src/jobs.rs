@@ -5,37 +5,66 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The first argument that makes this program a rank instead of a test.
-pub(crate) const AS_RANK: &str = "--as-rank";
-/// What each process prints its number behind.
-pub(crate) const PROCESS: &str = "process ";
+/// The first argument that makes a program a rank of a job instead of what starts it.
+pub const AS_RANK: &str = "--as-rank";
+/// What each process prints its number behind, so that [`launch`] can look whether it is gone.
+pub const PROCESS: &str = "process ";
 
 /// No job takes that long; one that fails must end within 30 seconds.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// What became of a job.
-pub(crate) struct Ended {
-    pub(crate) status: ExitStatus,
+pub struct Ended {
+    /// What `mpirun` returned.
+    pub status: ExitStatus,
     /// Standard output, then standard error.
-    pub(crate) output: String,
-    pub(crate) took: Duration,
+    pub output: String,
+    /// From its start to its end.
+    pub took: Duration,
 }
 
-/// Runs a job of this program on so many processes.
-pub(crate) fn launch(ranks: usize, job: &[&str]) -> Result<Ended, String> {
+impl Ended {
+    /// Checks that all ranks succeeded.
+    ///
+    /// # Errors
+    ///
+    /// What the job printed, if it didn't.
+    pub fn must_succeed(&self) -> Result<(), String> {
+        match self.status.success() {
+            true => Ok(()),
+            false => Err(format!("the job ended with {}\n{}", self.status, self.output)),
+        }
+    }
+}
+
+/// The command that runs this program as so many ranks, each with [`AS_RANK`] and the arguments.
+///
+/// # Errors
+///
+/// If the system doesn't say where this program is.
+pub fn mpirun(ranks: usize, arguments: &[&str]) -> Result<Command, String> {
     let myself = std::env::current_exe().map_err(|error| error.to_string())?;
-    let start = Instant::now();
     let mut command = Command::new("mpirun");
-    command.args(["-n", &ranks.to_string()]).arg(myself).arg(AS_RANK).args(job);
+    command.args(["-n", &ranks.to_string()]).arg(myself).arg(AS_RANK).args(arguments);
     // For Open MPI: more ranks than cores, and root in containers.
     command
         .env("OMPI_MCA_rmaps_base_oversubscribe", "1")
         .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
-        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    Ok(command)
+}
+
+/// Runs a job of this program on so many processes.
+///
+/// # Errors
+///
+/// If it can't be started, hangs, or leaves processes behind.
+pub fn launch(ranks: usize, arguments: &[&str]) -> Result<Ended, String> {
+    let start = Instant::now();
+    let mut child = mpirun(ranks, arguments)?
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut child = command
+        .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| format!("mpirun can't be started ({error}): `cargo xtask setup mpi`"))?;
     let (stdout, stderr) = (reader(child.stdout.take()), reader(child.stderr.take()));
@@ -49,15 +78,6 @@ pub(crate) fn launch(ranks: usize, job: &[&str]) -> Result<Ended, String> {
         return Err(format!("processes {left:?} are left behind\n{output}"));
     }
     Ok(Ended { status, output, took })
-}
-
-impl Ended {
-    pub(crate) fn must_succeed(&self) -> Result<(), String> {
-        match self.status.success() {
-            true => Ok(()),
-            false => Err(format!("the job ended with {}\n{}", self.status, self.output)),
-        }
-    }
 }
 
 fn reader(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {

@@ -1,17 +1,15 @@
 //! Tied parameters: one parameter in several layers, on whatever stages they are.
 
-mod common;
-
-use common::{
-    CLASSES, DIM, Tokens, adam, batch, bits, is_the_same_on_any_number_of_stages, one, train,
-};
-use stovepipe::burn;
 use stovepipe::burn::module::{Module, Param};
 use stovepipe::burn::nn::{Embedding, EmbeddingConfig, Initializer, LinearConfig};
 use stovepipe::burn::optim::SgdConfig;
 use stovepipe::burn::tensor::{Device, Tensor};
 use stovepipe::prelude::*;
 use stovepipe::{BuildError, Builder};
+use stovepipe_testkit::{
+    CLASSES, DIM, LinearLayers, Tokens, batch, classifier, on_one_stage, parameter_bits,
+    relative_difference, same_on_any_cut, train,
+};
 
 /// Logits by the embedding's own vectors.
 #[derive(Module, Debug)]
@@ -42,8 +40,8 @@ fn embedding(device: &Device) -> Embedding {
 fn body(model: Sequential<Tokens>) -> Sequential<Tokens, Tensor<3>> {
     model
         .push_module("embed", embedding, |m, x| m.forward(x))
-        .push_module("a", |d| LinearConfig::new(DIM, DIM).init(d), |m, x: Tensor<3>| m.forward(x))
-        .push_module("b", |d| LinearConfig::new(DIM, DIM).init(d), |m, x: Tensor<3>| m.forward(x))
+        .linear("a", DIM, DIM)
+        .linear("b", DIM, DIM)
         .push("head", Head::new)
 }
 
@@ -53,15 +51,15 @@ fn tied() -> Sequential<Tokens, Tensor<3>> {
 
 #[test]
 fn tied_parameters_are_the_same_bits_on_any_number_of_stages() {
-    let plain = || adam(Pipeline::builder(tied()).loss(CrossEntropy));
-    is_the_same_on_any_number_of_stages(plain, train);
-    is_the_same_on_any_number_of_stages(|| plain().atomic_updates(true), train);
-    is_the_same_on_any_number_of_stages(|| plain().clip_gradients(Clipping::Norm(0.05)), train);
-    is_the_same_on_any_number_of_stages(plain, |mut pipeline| {
+    let plain = || classifier(tied());
+    same_on_any_cut(plain, train);
+    same_on_any_cut(|| plain().atomic_updates(true), train);
+    same_on_any_cut(|| plain().clip_gradients(Clipping::Norm(0.05)), train);
+    same_on_any_cut(plain, |mut pipeline| {
         let (a, b) = (batch(7, 0), batch(4, 1));
         pipeline.accumulate(a.0, a.1).expect("gradients");
         pipeline.step(b.0, b.1).expect("a step");
-        bits(&pipeline.parameters().expect("parameters"))
+        parameter_bits(&mut pipeline)
     });
 }
 
@@ -90,7 +88,7 @@ fn the_gradient_is_that_of_one_parameter_used_twice() {
     };
     let apart = || sgd(Pipeline::builder(tied()).loss(CrossEntropy));
     let (x, y) = batch(7, 0);
-    let mut pipeline = one(&apart);
+    let mut pipeline = on_one_stage(apart());
     let start = pipeline.parameters().expect("parameters");
     // One logical parameter, under its first name.
     let names: Vec<&str> = start.keys().map(String::as_str).collect();
@@ -124,21 +122,21 @@ fn the_gradient_is_that_of_one_parameter_used_twice() {
     let expected = whole.gradients(x.clone(), y.clone()).expect("gradients").gradients;
     let expected =
         expected.into_iter().map(|(name, data)| (name.replace("whole.", ""), data)).collect();
-    let difference = common::relative_difference(&found, &expected);
+    let difference = relative_difference(&found, &expected);
     assert!(difference < 1e-5, "{difference}");
 
     // And the norm counts the parameter once.
     let squares = found.values().flat_map(|data| data.iter::<f64>().map(|v| v * v)).sum::<f64>();
     let clipped = || apart().clip_gradients(Clipping::Norm(1e9));
-    let norm = one(&clipped).step(x, y).expect("a step").gradient_norm.expect("measured");
+    let norm = on_one_stage(clipped()).step(x, y).expect("a step").gradient_norm.expect("measured");
     assert!((norm / squares.sqrt() - 1.0).abs() < 1e-6, "{norm}");
 }
 
 #[test]
 fn without_a_tie_they_drift_apart() {
     // What the tie is for: the test above would see it.
-    let untied = || adam(Pipeline::builder(body(Sequential::new())).loss(CrossEntropy));
-    let parameters = one(&untied).parameters().expect("parameters");
+    let untied = || classifier(body(Sequential::new()));
+    let parameters = on_one_stage(untied()).parameters().expect("parameters");
     assert_eq!(parameters.len(), 6);
     assert_ne!(parameters["embed.weight"].as_bytes(), parameters["head.weight"].as_bytes());
 }

@@ -1,11 +1,8 @@
 //! Splitting changes no bit: loss, gradients and parameters against the one-stage pipeline, and the
 //! gradient against plain Burn on the whole batch.
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::{Setup, Toy, batch, bits, build, relative_difference};
 use stovepipe::burn::nn::LinearConfig;
 use stovepipe::burn::optim::SgdConfig;
 use stovepipe::burn::tensor::{Device, Int, Tensor, TensorData};
@@ -14,11 +11,13 @@ use stovepipe::recompute::{
     Always, Budget, EveryLayers, ExceptLast, LayerActivations, Never, Selective, SqrtLayers,
 };
 use stovepipe::schedule::{Drain, GPipe, Interleaved1F1B, LayerMemory, LoopedBfs, OneFOneB, Plan};
-
-type Bits = BTreeMap<String, Vec<u8>>;
+use stovepipe_testkit::{
+    Bits, CLASSES, Classifier, LinearLayers, MakePolicy, MakeSchedule, SEQ, Setup, batch, bits,
+    build, floats, parameter_bits, relative_difference, toy,
+};
 
 /// Loss and gradients of each of three Adam steps, and the parameters after them.
-fn train(mut pipeline: Toy, samples: usize) -> (Vec<(u64, Bits)>, Bits) {
+fn train(mut pipeline: Classifier, samples: usize) -> (Vec<(u64, Bits)>, Bits) {
     let steps = (0..3).map(|step| {
         let (x, y) = batch(samples, step);
         let gradients = pipeline.gradients(x.clone(), y.clone()).expect("gradients");
@@ -27,10 +26,8 @@ fn train(mut pipeline: Toy, samples: usize) -> (Vec<(u64, Bits)>, Bits) {
         (done.loss.to_bits(), bits(&gradients.gradients))
     });
     let steps = steps.collect();
-    (steps, bits(&pipeline.parameters().expect("parameters")))
+    (steps, parameter_bits(&mut pipeline))
 }
-
-type MakeSchedule = fn() -> Box<dyn Schedule>;
 
 fn schedules() -> [(&'static str, MakeSchedule); 3] {
     [
@@ -40,7 +37,7 @@ fn schedules() -> [(&'static str, MakeSchedule); 3] {
     ]
 }
 
-fn policies() -> [fn() -> Box<dyn CheckpointPolicy>; 3] {
+fn policies() -> [MakePolicy; 3] {
     [|| Box::new(Never), || Box::new(Always), || Box::new(ExceptLast)]
 }
 
@@ -109,9 +106,9 @@ fn segments_of_a_stage_are_rebuilt_one_by_one_to_the_same_bits() {
     let costs = |bytes| {
         let memory = LayerMemory { activations: bytes, input: 10, ..Default::default() };
         let layer = LayerActivations { memory, recompute: 1.0 };
-        vec![layer; common::model().len()]
+        vec![layer; toy().len()]
     };
-    let policies: [fn() -> Box<dyn CheckpointPolicy>; 4] = [
+    let policies: [MakePolicy; 4] = [
         || Box::new(EveryLayers::new(1)),
         || Box::new(EveryLayers::new(2)),
         || Box::new(SqrtLayers),
@@ -175,12 +172,12 @@ fn the_gradient_is_that_of_the_whole_batch() {
 #[test]
 fn the_gradient_is_that_of_plain_burn() {
     // The same model written as one function, parameters taken from the pipeline.
-    let x = common::floats([6, 3]);
-    let y = common::floats([6, 2]);
+    let x = floats([6, 3]);
+    let y = floats([6, 2]);
     let model = Sequential::<Tensor<2>>::new()
-        .push_module("up", |d| LinearConfig::new(3, 4).init(d), |m, x: Tensor<2>| m.forward(x))
+        .linear("up", 3, 4)
         .push_fn("square", |x: Tensor<2>| x.powi_scalar(2))
-        .push_module("down", |d| LinearConfig::new(4, 2).init(d), |m, x: Tensor<2>| m.forward(x));
+        .linear("down", 4, 2);
     let mut pipeline = Pipeline::builder(model)
         .backend(Flex::new())
         .stages(2)
@@ -228,16 +225,16 @@ fn the_gradient_is_that_of_plain_burn() {
 
 #[test]
 fn losses_are_averaged_over_the_mini_batch() {
-    // Two weights of 1, input 1, target 0, two micro-batches, rate 0.1: the first weight must be 0.8.
-    // A peer added the micro-batches' gradients up instead.
-    let one = |device: &Device| {
+    // Two weights of 1, input 1, target 0, two micro-batches, rate 0.1: the first weight must be
+    // 0.8. A peer added the micro-batches' gradients up instead.
+    let ones = |device: &Device| {
         let mut linear = LinearConfig::new(1, 1).with_bias(false).init(device);
         linear.weight = linear.weight.map(|w| w.ones_like().require_grad());
         linear
     };
     let model = Sequential::<Tensor<2>>::new()
-        .push_module("first", one, |m, x: Tensor<2>| m.forward(x))
-        .push_module("second", one, |m, x: Tensor<2>| m.forward(x));
+        .push_module("first", ones, |m, x: Tensor<2>| m.forward(x))
+        .push_module("second", ones, |m, x: Tensor<2>| m.forward(x));
     let mut pipeline = Pipeline::builder(model)
         .backend(Flex::new())
         .stages(2)
@@ -305,14 +302,14 @@ fn small_and_uneven_batches_use_what_they_have() {
             let (x, y) = batch(samples, 0);
             let done = pipeline.step(x, y).expect("a step");
             assert_eq!(done.micro_batches, used);
-            assert_eq!(done.weight, (samples * common::SEQ) as f64);
+            assert_eq!(done.weight, (samples * SEQ) as f64);
             // As in one piece.
             let mut whole = build(Setup::default());
             let (x, y) = batch(samples, 0);
             assert!((whole.step(x, y).expect("a step").loss - done.loss).abs() < 1e-6);
             let (found, expected) = (pipeline.parameters(), whole.parameters());
             let (found, expected) = (found.expect("parameters"), expected.expect("parameters"));
-            assert!(common::relative_difference(&found, &expected) < 1e-4, "{samples} {asked}");
+            assert!(relative_difference(&found, &expected) < 1e-4, "{samples} {asked}");
         }
     }
 }
@@ -327,7 +324,7 @@ fn training_evaluation_and_prediction_in_any_order() {
     let trained = pipeline.step(x.clone(), y.clone()).expect("a step").loss;
     assert!((trained - before).abs() < 1e-6);
     let output = pipeline.predict(x.clone()).expect("predicts");
-    assert_eq!(output.dims(), [7, common::SEQ, common::CLASSES]);
+    assert_eq!(output.dims(), [7, SEQ, CLASSES]);
     assert!(pipeline.evaluate(x.clone(), y.clone()).expect("evaluates").loss < before);
     pipeline.step(x.clone(), y.clone()).expect("a step");
     // Looking at it changed nothing.
@@ -346,12 +343,12 @@ fn initial_parameters_depend_on_seed_and_name_only() {
             .parameters()
             .expect("parameters")
     };
-    let one = parameters(1);
-    assert_eq!(one.len(), 19);
-    assert!(one.contains_key("attention.query.weight"), "{:?}", one.keys());
-    assert!(bits(&one) == bits(&parameters(4)));
+    let whole = parameters(1);
+    assert_eq!(whole.len(), 19);
+    assert!(whole.contains_key("attention.query.weight"), "{:?}", whole.keys());
+    assert!(bits(&whole) == bits(&parameters(4)));
     // Other layers of the same shape start elsewhere.
-    assert_ne!(one["fork.left.weight"].as_bytes(), one["join.out.weight"].as_bytes());
+    assert_ne!(whole["fork.left.weight"].as_bytes(), whole["join.out.weight"].as_bytes());
 }
 
 #[test]
@@ -407,11 +404,11 @@ fn initial_parameters_do_not_depend_on_other_threads() {
     let stopped = std::sync::Arc::clone(&stop);
     let noise = std::thread::spawn(move || {
         while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
-            common::floats([2]);
+            let _ = floats([2]);
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
     });
-    let parameters = || bits(&build(Setup::default()).parameters().expect("parameters"));
+    let parameters = || parameter_bits(&mut build(Setup::default()));
     let first = parameters();
     let all_equal = (0..20).all(|_| parameters() == first);
     stop.store(true, std::sync::atomic::Ordering::Relaxed);

@@ -1,6 +1,5 @@
 //! What the cut of the layers goes by.
 
-use stovepipe::burn;
 use stovepipe::burn::module::Module;
 use stovepipe::burn::nn::{Linear, LinearConfig};
 use stovepipe::burn::tensor::{Device, Tensor};

@@ -1,34 +1,21 @@
-//! Pipelines of which each rank is built and driven apart, as in processes, over in-process channels: the
-//! same bits as in one piece, and refused where ranks were set up differently.
-
-mod common;
+//! Pipelines of which each rank is built and driven apart, as in processes, over in-process
+//! channels: the same bits as in one piece, and refused where ranks were set up differently.
 
 use std::thread;
 
-use common::{Setup, Tokens, Toy, batch, bits, build, model};
-use stovepipe::burn::optim::AdamConfig;
 use stovepipe::burn::tensor::Tensor;
 use stovepipe::partition::Explicit;
-use stovepipe::prelude::*;
 use stovepipe::recompute::{ExceptLast, Never};
 use stovepipe::schedule::{GPipe, OneFOneB};
 use stovepipe::transport::InProcess;
 use stovepipe::{BuildError, Builder, Packet};
+use stovepipe_testkit::{Bits, Classifier, Setup, Tokens, batch, build, parameter_bits};
 
 type ToyBuilder = Builder<Tokens, Tensor<3>, Tokens>;
 
 fn builder(stages: usize) -> ToyBuilder {
-    Pipeline::builder(model())
-        .backend(Flex::new())
-        .stages(stages)
-        .micro_batches(3)
-        .schedule(OneFOneB)
-        .checkpoint(ExceptLast)
-        .layer_costs(LayerCosts::Uniform)
-        .optimizer(AdamConfig::new().init())
-        .learning_rate(1e-2)
-        .loss(CrossEntropy)
-        .seed(7)
+    let (schedule, policy) = (Box::new(OneFOneB), Box::new(ExceptLast));
+    Setup { stages, micro_batches: 3, schedule, policy, ..Setup::default() }.builder()
 }
 
 /// Runs each rank on a thread of its own.
@@ -46,7 +33,8 @@ fn on_ranks<R: Send + 'static>(
     threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
 }
 
-fn course(mut pipeline: Toy) -> (Vec<u64>, Vec<u8>, common::Bits) {
+/// Everything that a pipeline says and becomes.
+fn record(mut pipeline: Classifier) -> (Vec<u64>, Vec<u8>, Bits) {
     let mut numbers = Vec::new();
     for step in 0..2 {
         let (x, y) = batch(7, step);
@@ -55,17 +43,17 @@ fn course(mut pipeline: Toy) -> (Vec<u64>, Vec<u8>, common::Bits) {
         numbers.extend([done.loss, pipeline.evaluate(x, y).expect("evaluates").loss]);
     }
     let predicted = pipeline.predict(batch(5, 9).0).expect("predicts").into_data();
-    let parameters = bits(&pipeline.parameters().expect("parameters"));
+    let parameters = parameter_bits(&mut pipeline);
     (numbers.into_iter().map(f64::to_bits).collect(), predicted.as_bytes().to_vec(), parameters)
 }
 
 #[test]
 fn ranks_built_apart_compute_the_same_bits() {
-    let (numbers, predicted, parameters) = course(builder(3).build().expect("a pipeline"));
+    let (numbers, predicted, parameters) = record(builder(3).build().expect("a pipeline"));
     let ranks = on_ranks(3, |_, endpoint| {
-        course(builder(3).transport(endpoint).build().expect("a pipeline"))
+        record(builder(3).transport(endpoint).build().expect("a pipeline"))
     });
-    let mut all = common::Bits::new();
+    let mut all = Bits::new();
     for (own_numbers, own_predicted, own) in ranks {
         assert_eq!(own_numbers, numbers);
         assert!(own_predicted == predicted);
@@ -118,32 +106,26 @@ fn refusal(other: fn(ToyBuilder) -> ToyBuilder, samples: usize) -> String {
         pipeline.gather(Vec::new()).expect("they agree on that");
         error
     });
-    assert!(said.iter().all(|one| *one == said[0]), "{said:?}");
+    assert!(said.iter().all(|error| *error == said[0]), "{said:?}");
     said[0].clone()
 }
 
 #[test]
 fn ranks_that_were_set_up_differently_refuse_before_anything_runs() {
-    for (other, samples, expected) in [
-        (as_it_is as fn(_) -> _, 8, "rank 2 differs from the others in the batch"),
-        (|b: Builder<_, _, _>| b.seed(8), 7, "in the seed: 8 instead of 7"),
-        (
-            |b: Builder<_, _, _>| b.micro_batches(2),
-            7,
-            "the number of micro-batches: 2 instead of 3",
-        ),
-        (|b: Builder<_, _, _>| b.schedule(GPipe::default()), 7, "in the plan"),
-        (|b: Builder<_, _, _>| b.checkpoint(Never), 7, "in what is recomputed"),
-        (|b: Builder<_, _, _>| b.learning_rate(0.5), 7, "the call: step at learning rate 0.5"),
-        (|b: Builder<_, _, _>| b.partitioner(Explicit::new(cut())), 7, "the cut into stages"),
-    ] {
+    type Case = (fn(ToyBuilder) -> ToyBuilder, usize, &'static str);
+    let cases: [Case; 7] = [
+        (|b| b, 8, "rank 2 differs from the others in the batch"),
+        (|b| b.seed(8), 7, "in the seed: 8 instead of 7"),
+        (|b| b.micro_batches(2), 7, "the number of micro-batches: 2 instead of 3"),
+        (|b| b.schedule(GPipe::default()), 7, "in the plan"),
+        (|b| b.checkpoint(Never), 7, "in what is recomputed"),
+        (|b| b.learning_rate(0.5), 7, "the call: step at learning rate 0.5"),
+        (|b| b.partitioner(Explicit::new(cut())), 7, "the cut into stages"),
+    ];
+    for (other, samples, expected) in cases {
         let said = refusal(other, samples);
         assert!(said.contains(expected), "{said}, not {expected}");
     }
-}
-
-fn as_it_is(builder: Builder<Tokens, Tensor<3>, Tokens>) -> Builder<Tokens, Tensor<3>, Tokens> {
-    builder
 }
 
 #[test]

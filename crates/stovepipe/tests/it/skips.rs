@@ -1,9 +1,5 @@
 //! Skip connections: a value stashed by one layer and popped by a later one, wherever the cuts are.
 
-mod common;
-
-use common::{CLASSES, DIM, Tokens, adam, batch, bits, is_the_same_on_any_number_of_stages};
-use stovepipe::burn;
 use stovepipe::burn::module::Module;
 use stovepipe::burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use stovepipe::burn::optim::SgdConfig;
@@ -13,112 +9,41 @@ use stovepipe::prelude::*;
 use stovepipe::recompute::{EveryLayers, Never, Selective, SqrtLayers};
 use stovepipe::schedule::{Interleaved1F1B, OneFOneB, Timeline};
 use stovepipe::{BuildError, Profiling};
-
-/// On the way down: keeps what comes in for the layer at the same level on the way up.
-#[derive(Module, Debug)]
-struct Down {
-    linear: Linear,
-    #[module(skip)]
-    level: String,
-}
-
-impl Down {
-    fn new(level: &str) -> impl Fn(&Device) -> Self + Send + Sync + 'static {
-        let level = level.to_owned();
-        move |device| Self {
-            linear: LinearConfig::new(DIM, DIM).init(device),
-            level: level.clone(),
-        }
-    }
-}
-
-impl Layer for Down {
-    type Input = Tensor<3>;
-    type Output = Tensor<3>;
-
-    fn forward(&self, x: Tensor<3>, context: &mut LayerContext<'_>) -> Tensor<3> {
-        // A tuple, of which one part gets no gradient.
-        let [batch, ..] = x.dims();
-        let unused = Tensor::<1>::ones([batch], &x.device());
-        context.stash(&self.level, (x.clone().swap_dims(1, 2), unused));
-        gelu(self.linear.forward(x))
-    }
-
-    fn stashes(&self) -> Vec<String> {
-        vec![self.level.clone()]
-    }
-}
-
-/// On the way up: adds what was kept.
-#[derive(Module, Debug)]
-struct Up {
-    linear: Linear,
-    #[module(skip)]
-    level: String,
-    #[module(skip)]
-    pops: bool,
-}
-
-impl Up {
-    fn new(level: &str) -> impl Fn(&Device) -> Self + Send + Sync + 'static {
-        let level = level.to_owned();
-        move |device| Self {
-            linear: LinearConfig::new(DIM, DIM).init(device),
-            level: level.clone(),
-            pops: true,
-        }
-    }
-}
-
-impl Layer for Up {
-    type Input = Tensor<3>;
-    type Output = Tensor<3>;
-
-    fn forward(&self, x: Tensor<3>, context: &mut LayerContext<'_>) -> Tensor<3> {
-        let (skip, _): (Tensor<3>, Tensor<1>) = context.pop(&self.level);
-        self.linear.forward(x) + skip.swap_dims(1, 2)
-    }
-
-    fn pops(&self) -> Vec<String> {
-        if self.pops { vec![self.level.clone()] } else { Vec::new() }
-    }
-}
+use stovepipe_testkit::{
+    CLASSES, DIM, Down, LinearLayers, MakePolicy, Tokens, Up, batch, classifier, embed, floats,
+    on_one_stage, parameter_bits, relative_difference, same_on_any_cut, train,
+};
 
 /// The shape of a U-Net: the outer skip spans all stages, the inner ones some.
 fn u_net() -> Sequential<Tokens, Tensor<3>> {
-    Sequential::<Tokens>::new()
-        .push_module("embed", |d| EmbeddingConfig::new(CLASSES, DIM).init(d), |m, x| m.forward(x))
-        .push("down.0", Down::new("0"))
-        .push("down.1", Down::new("1"))
-        .push("down.2", Down::new("2"))
-        .push("up.2", Up::new("2"))
-        .push("up.1", Up::new("1"))
-        .push("up.0", Up::new("0"))
-        .push_module(
-            "head",
-            |d| LinearConfig::new(DIM, CLASSES).init(d),
-            |m, x: Tensor<3>| m.forward(x),
-        )
+    embed()
+        .push("down.0", Down::at("0"))
+        .push("down.1", Down::at("1"))
+        .push("down.2", Down::at("2"))
+        .push("up.2", Up::at("2"))
+        .push("up.1", Up::at("1"))
+        .push("up.0", Up::at("0"))
+        .head()
 }
 
 #[test]
 fn skips_are_the_same_bits_on_any_number_of_stages() {
-    let builder = || adam(Pipeline::builder(u_net()).loss(CrossEntropy));
-    is_the_same_on_any_number_of_stages(builder, |mut pipeline| {
+    let builder = || classifier(u_net());
+    same_on_any_cut(builder, |mut pipeline| {
         let losses = (0..3).map(|step| {
             let (x, y) = batch(7, step);
             let trained = pipeline.step(x.clone(), y.clone()).expect("a step").loss;
             (trained, pipeline.evaluate(x, y).expect("evaluates").loss)
         });
         let losses: Vec<_> = losses.collect();
-        (losses, bits(&pipeline.parameters().expect("parameters")))
+        (losses, parameter_bits(&mut pipeline))
     });
 }
 
 #[test]
-fn segments_and_chunks_change_no_bit_either() {
+fn segments_and_several_stages_on_a_rank_change_no_bit_either() {
     let train = |stages, schedule: Box<dyn Schedule>, policy: Box<dyn CheckpointPolicy>| {
-        let mut pipeline = adam(Pipeline::builder(u_net()).loss(CrossEntropy))
+        let mut pipeline = classifier(u_net())
             .backend(Flex::new())
             .stages(stages)
             .micro_batches(4)
@@ -132,10 +57,10 @@ fn segments_and_chunks_change_no_bit_either() {
             let (x, y) = batch(7, step);
             pipeline.step(x, y).expect("a step");
         }
-        bits(&pipeline.parameters().expect("parameters"))
+        parameter_bits(&mut pipeline)
     };
     let expected = train(1, Box::new(OneFOneB), Box::new(Never));
-    let policies: [fn() -> Box<dyn CheckpointPolicy>; 3] = [
+    let policies: [MakePolicy; 3] = [
         || Box::new(EveryLayers::new(1)),
         || Box::new(SqrtLayers),
         || Box::new(Selective::new([1, 5, 6])),
@@ -164,20 +89,6 @@ fn the_gradient_is_that_of_residuals_by_hand() {
             x.clone() + self.linear.forward(gelu(x))
         }
     }
-    let embed = |model: Sequential<Tokens>| {
-        model.push_module(
-            "embed",
-            |d| EmbeddingConfig::new(CLASSES, DIM).init(d),
-            |m, x| m.forward(x),
-        )
-    };
-    let head = |model: Sequential<Tokens, Tensor<3>>| {
-        model.push_module(
-            "head",
-            |d| LinearConfig::new(DIM, CLASSES).init(d),
-            |m, x: Tensor<3>| m.forward(x),
-        )
-    };
     #[derive(Module, Debug)]
     struct Stash;
     impl Layer for Stash {
@@ -196,12 +107,9 @@ fn the_gradient_is_that_of_residuals_by_hand() {
             vec!["x".to_owned()]
         }
     }
-    let by_skip =
-        || head(embed(Sequential::new()).push("stash", |_| Stash).push("block", Up::new("x")));
-    let by_hand = head(
-        embed(Sequential::new())
-            .push("block", |d| Residual { linear: LinearConfig::new(DIM, DIM).init(d) }),
-    );
+    let by_skip = || embed().push("stash", |_| Stash).push("block", Up::at("x")).head();
+    let residual = |d: &Device| Residual { linear: LinearConfig::new(DIM, DIM).init(d) };
+    let by_hand = embed().push("block", residual).head();
     let gradients = |model: Sequential<Tokens, Tensor<3>>, stages| {
         let mut pipeline = Pipeline::builder(model)
             .backend(Flex::new())
@@ -218,14 +126,14 @@ fn the_gradient_is_that_of_residuals_by_hand() {
     };
     let expected = gradients(by_hand, 1);
     for stages in 1..=4 {
-        let difference = common::relative_difference(&gradients(by_skip(), stages), &expected);
+        let difference = relative_difference(&gradients(by_skip(), stages), &expected);
         assert!(difference < 1e-6, "{stages} stages: {difference}");
     }
 }
 
 #[test]
 fn a_skip_goes_straight_from_rank_to_rank() {
-    let mut pipeline = adam(Pipeline::builder(u_net()).loss(CrossEntropy))
+    let mut pipeline = classifier(u_net())
         .backend(Flex::new())
         .stages(4)
         .micro_batches(2)
@@ -246,28 +154,20 @@ fn a_skip_goes_straight_from_rank_to_rank() {
 fn a_name_is_free_again_once_it_is_popped() {
     // Twice the same block of four layers, whose inner skip has a name of its own.
     let model = |names: [&'static str; 2]| {
-        let mut model = Sequential::<Tokens>::new().push_module(
-            "embed",
-            |d| EmbeddingConfig::new(CLASSES, DIM).init(d),
-            |m, x| m.forward(x),
-        );
+        let mut model = embed();
         for (block, name) in names.into_iter().enumerate() {
             model = model
-                .push(format!("{block}.down"), Down::new(name))
-                .push(format!("{block}.inner"), Down::new("inner"))
-                .push(format!("{block}.outer"), Up::new("inner"))
-                .push(format!("{block}.up"), Up::new(name));
+                .push(format!("{block}.down"), Down::at(name))
+                .push(format!("{block}.inner"), Down::at("inner"))
+                .push(format!("{block}.outer"), Up::at("inner"))
+                .push(format!("{block}.up"), Up::at(name));
         }
-        model.push_module(
-            "head",
-            |d| LinearConfig::new(DIM, CLASSES).init(d),
-            |m, x: Tensor<3>| m.forward(x),
-        )
+        model.head()
     };
-    let same = || adam(Pipeline::builder(model(["a", "a"])).loss(CrossEntropy));
-    let apart = || adam(Pipeline::builder(model(["a", "b"])).loss(CrossEntropy));
-    let found = is_the_same_on_any_number_of_stages(same, common::train);
-    assert!(found == common::train(common::one(&apart)));
+    let same = || classifier(model(["a", "a"]));
+    let apart = || classifier(model(["a", "b"]));
+    let found = same_on_any_cut(same, train);
+    assert!(found == train(on_one_stage(apart())));
     let (x, y) = batch(4, 0);
     let profiling = Profiling::new([2, 4]).runs(1).warm_up(0);
     same().backend(Flex::new()).profile(&profiling, x, y).expect("a profile");
@@ -316,8 +216,8 @@ fn whole_numbers_go_around_an_embedding() {
             .push_fn("two", |x: Tensor<3>| x)
             .push("head", |d| Head { linear: LinearConfig::new(DIM, CLASSES).init(d) })
     };
-    let builder = || adam(Pipeline::builder(model()).loss(CrossEntropy));
-    is_the_same_on_any_number_of_stages(builder, common::train);
+    let builder = || classifier(model());
+    same_on_any_cut(builder, train);
 }
 
 #[test]
@@ -327,18 +227,18 @@ fn misuse_is_reported_when_the_model_is_built() {
     };
     let new = Sequential::<Tensor<3>>::new;
     for (model, problem) in [
-        (new().push("down", Down::new("a")), "layer `down` stashes it, but no later layer pops it"),
-        (new().push("up", Up::new("a")), "layer `up` pops it, but no layer before stashes it"),
+        (new().push("down", Down::at("a")), "layer `down` stashes it, but no later layer pops it"),
+        (new().push("up", Up::at("a")), "layer `up` pops it, but no layer before stashes it"),
         (
-            new().push("up", Up::new("a")).push("down", Down::new("a")),
+            new().push("up", Up::at("a")).push("down", Down::at("a")),
             "layer `up` pops it, but no layer before stashes it",
         ),
         (
-            new().push("one", Down::new("a")).push("two", Down::new("a")).push("up", Up::new("a")),
+            new().push("one", Down::at("a")).push("two", Down::at("a")).push("up", Up::at("a")),
             "layer `two` stashes it, but that name is stashed already and not popped yet",
         ),
         (
-            new().push("down", Down::new("a")).push("up", Up::new("a")).push("again", Up::new("a")),
+            new().push("down", Down::at("a")).push("up", Up::at("a")).push("again", Up::at("a")),
             "layer `again` pops it, but a layer before has popped it already",
         ),
     ] {
@@ -352,7 +252,7 @@ fn misuse_is_reported_when_the_model_is_built() {
 fn forwards_do_what_their_layers_declare() {
     let step = |model: Sequential<Tensor<3>>| {
         let mut pipeline = Pipeline::builder(model).backend(Flex::new()).build().expect("builds");
-        pipeline.predict(common::floats([2, 3, DIM])).expect_err("refused").to_string()
+        pipeline.predict(floats([2, 3, DIM])).expect_err("refused").to_string()
     };
     #[derive(Module, Debug)]
     struct Silent;
@@ -369,16 +269,15 @@ fn forwards_do_what_their_layers_declare() {
         }
     }
     let new = Sequential::<Tensor<3>>::new;
-    let error = step(new().push("silent", |_| Silent).push("up", Up::new("a")));
+    let error = step(new().push("silent", |_| Silent).push("up", Up::at("a")));
     assert!(error.contains("says that it stashes [\"a\"], but its forward stashed []"), "{error}");
-    let undeclared = |device: &Device| Up { pops: false, ..Up::new("a")(device) };
-    let error = step(new().push("up", undeclared));
+    let error = step(new().push("up", Up::undeclared("a")));
     assert!(error.contains("pops `a`, which isn't there: declare it"), "{error}");
 }
 
 #[test]
 fn layers_with_skips_can_be_measured() {
-    let builder = adam(Pipeline::builder(u_net()).loss(CrossEntropy)).backend(Flex::new());
+    let builder = classifier(u_net()).backend(Flex::new());
     let (x, y) = batch(4, 0);
     // Skips within the layers that are measured together, and across.
     for together in [1, 3, 8] {

@@ -1,30 +1,21 @@
 //! What is measured of a model, and that measuring it leaves no trace.
 
-mod common;
-
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{CLASSES, DIM, SEQ, batch, bits, model};
 use stovepipe::burn::nn::{Linear, LinearConfig};
-use stovepipe::burn::optim::AdamConfig;
-use stovepipe::burn::tensor::{Device, Int, Tensor};
+use stovepipe::burn::tensor::{Device, Tensor};
 use stovepipe::prelude::*;
 use stovepipe::tune::{Cluster, Profile, Time, Tuner};
 use stovepipe::{Builder, MemoryCounter, ProfileError, Profiling, Rehearsal};
+use stovepipe_testkit::{CLASSES, DIM, SEQ, Tokens, batch, classifier, parameter_bits, toy};
 
-type ToyBuilder = Builder<Tensor<2, Int>, Tensor<3>, Tensor<2, Int>>;
+type ToyBuilder = Builder<Tokens, Tensor<3>, Tokens>;
 
 fn builder() -> ToyBuilder {
-    Pipeline::builder(model())
-        .backend(Flex::new())
-        .stages(2)
-        .micro_batches(2)
-        .optimizer(AdamConfig::new().init())
-        .learning_rate(1e-2)
-        .loss(CrossEntropy)
+    classifier(toy()).backend(Flex::new()).stages(2).micro_batches(2)
 }
 
 fn measure(profiling: &Profiling) -> Profile {
@@ -90,9 +81,8 @@ fn where_peaks_are_unknown_what_a_forward_leaves_behind_stands_for_them() {
 
 #[test]
 fn measuring_leaves_no_trace() {
-    let parameters = |builder: ToyBuilder| {
-        bits(&builder.build().expect("a pipeline").parameters().expect("parameters"))
-    };
+    let parameters =
+        |builder: ToyBuilder| parameter_bits(&mut builder.build().expect("a pipeline"));
     let measured = builder();
     let (x, y) = batch(4, 0);
     measured.profile(&Profiling::new([2]).runs(1), x, y).expect("a profile");
@@ -198,10 +188,10 @@ fn what_cannot_be_measured_is_refused() {
         assert!(matches!(refused(sizes), ProfileError::Sizes { samples: 4, .. }), "{sizes:?}");
     }
     let (x, y) = batch(4, 0);
-    let without = Pipeline::builder(model()).backend(Flex::new()).loss(CrossEntropy);
+    let without = Pipeline::builder(toy()).backend(Flex::new()).loss(CrossEntropy);
     // Without an optimizer nothing keeps it from being measured as plain gradient descent.
     assert!(without.profile(&Profiling::new([1]).runs(1), x, y).is_ok());
     let (x, y) = batch(4, 0);
-    let error = Pipeline::builder(model()).loss(CrossEntropy).profile(&Profiling::new([1]), x, y);
+    let error = Pipeline::builder(toy()).loss(CrossEntropy).profile(&Profiling::new([1]), x, y);
     assert!(error.expect_err("no backend").to_string().contains(".backend("));
 }

@@ -1,19 +1,16 @@
-//! Mixed precision and loss scaling, each against one stage, bit for bit; and a scale changes no bit of
-//! what is in range.
+//! Mixed precision and loss scaling, each against one stage, bit for bit; and a scale changes no
+//! bit of what is in range.
 
-mod common;
-
-use common::{
-    CLASSES, DIM, SEQ, Tokens, adam, batch, bits, is_the_same_on_any_number_of_stages, model, one,
-    train,
-};
-use stovepipe::burn;
 use stovepipe::burn::module::{Module, ModuleMapper, Param};
 use stovepipe::burn::nn::{BatchNormConfig, EmbeddingConfig, Initializer, Linear, LinearConfig};
 use stovepipe::burn::optim::SgdConfig;
 use stovepipe::burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use stovepipe::prelude::*;
 use stovepipe::{BatchNorm, BuildError, Builder, LossScaling};
+use stovepipe_testkit::{
+    CLASSES, DIM, LinearLayers, SEQ, Tokens, batch, bits, classifier, embed, on_one_stage,
+    parameter_bits, same_on_any_cut, toy, train,
+};
 
 /// What needs care in 16 bits: randomness, statistics, an added loss, a skip.
 #[derive(Module, Debug)]
@@ -59,8 +56,7 @@ impl Layer for Head {
 }
 
 fn careful() -> Sequential<Tokens, Tensor<3>> {
-    Sequential::<Tokens>::new()
-        .push_module("embed", |d| EmbeddingConfig::new(CLASSES, DIM).init(d), |m, x| m.forward(x))
+    embed()
         .push("careful", |d| Careful {
             up: LinearConfig::new(DIM, DIM).init(d),
             norm: BatchNorm::new(DIM, d),
@@ -86,23 +82,23 @@ fn layers_compute_in_sixteen_bits_on_any_number_of_stages() {
         (losses, bits(&parameters))
     };
     let builder = || {
-        let builder = adam(Pipeline::builder(careful()).loss(CrossEntropy));
+        let builder = classifier(careful());
         builder.compute_dtype(FloatDType::BF16).loss_scaling(LossScaling::dynamic())
     };
-    is_the_same_on_any_number_of_stages(builder, run);
+    same_on_any_cut(builder, run);
 }
 
 #[test]
 fn sixteen_bits_come_close_to_thirty_two() {
     let losses = |dtype: Option<FloatDType>| {
         let builder = move || {
-            let builder = adam(Pipeline::builder(model()).loss(CrossEntropy));
+            let builder = classifier(toy());
             match dtype {
                 Some(dtype) => builder.compute_dtype(dtype).loss_scaling(LossScaling::dynamic()),
                 None => builder,
             }
         };
-        let mut pipeline = one(&builder);
+        let mut pipeline = on_one_stage(builder());
         let (x, y) = batch(7, 0);
         // The first scales are too large for 16 bits.
         let step = || pipeline.step(x.clone(), y.clone()).expect("a step");
@@ -125,7 +121,7 @@ fn scaling_by_a_power_of_two_changes_no_bit() {
     for clipping in [None, Some(Clipping::Norm(0.5)), Some(Clipping::Value(0.01))] {
         let builder = |scaling: Option<LossScaling>| {
             move || {
-                let mut builder = adam(Pipeline::builder(model()).loss(CrossEntropy));
+                let mut builder = classifier(toy());
                 if let Some(clipping) = clipping {
                     builder = builder.clip_gradients(clipping);
                 }
@@ -135,31 +131,34 @@ fn scaling_by_a_power_of_two_changes_no_bit() {
                 }
             }
         };
-        let plain = train(one(&builder(None)));
+        let plain = train(on_one_stage(builder(None)()));
         for scaling in [
             LossScaling::fixed(1.0),
             LossScaling::fixed(4096.0),
             LossScaling::dynamic().interval(1),
         ] {
-            assert!(train(one(&builder(Some(scaling)))) == plain, "{clipping:?} {scaling:?}");
+            assert!(
+                train(on_one_stage(builder(Some(scaling))())) == plain,
+                "{clipping:?} {scaling:?}"
+            );
         }
         let scaled = builder(Some(LossScaling::dynamic()));
-        assert!(is_the_same_on_any_number_of_stages(scaled, train) == plain);
+        assert!(same_on_any_cut(scaled, train) == plain);
     }
 }
 
 #[test]
-fn an_overflow_on_one_stage_is_skipped_by_all() {
+fn an_overflow_on_one_stage_updates_none() {
     let builder = |scale: f64| {
         move || {
-            let builder = adam(Pipeline::builder(model()).loss(CrossEntropy));
+            let builder = classifier(toy());
             let builder = builder.compute_dtype(FloatDType::F16);
             builder.loss_scaling(LossScaling::dynamic().initial(scale))
         }
     };
     // Far more than 16 bits hold.
     let run = |mut pipeline: Pipeline<Tokens, Tensor<3>, Tokens>| {
-        let before = bits(&pipeline.parameters().expect("parameters"));
+        let before = parameter_bits(&mut pipeline);
         let (x, y) = batch(7, 0);
         let mut scales = Vec::new();
         while {
@@ -168,19 +167,18 @@ fn an_overflow_on_one_stage_is_skipped_by_all() {
             assert_eq!(step.overflowed, step.gradient_norm.is_none_or(|norm| !norm.is_finite()));
             step.overflowed
         } {
-            assert!(bits(&pipeline.parameters().expect("parameters")) == before);
+            assert!(parameter_bits(&mut pipeline) == before);
         }
         let (x, y) = batch(7, 1);
         let last = pipeline.step(x, y).expect("a step");
         scales.push(last.loss_scale);
-        (scales, last.loss, bits(&pipeline.parameters().expect("parameters")))
+        (scales, last.loss, parameter_bits(&mut pipeline))
     };
-    let (scales, loss, parameters) =
-        is_the_same_on_any_number_of_stages(builder(f64::from(1 << 24)), run);
+    let (scales, loss, parameters) = same_on_any_cut(builder(f64::from(1 << 24)), run);
     assert!(scales.len() > 3, "{scales:?}");
     // As if it had begun with the scale that works.
     let good = scales[scales.len() - 1];
-    let (at_once, same_loss, same_parameters) = run(one(&builder(good)));
+    let (at_once, same_loss, same_parameters) = run(on_one_stage(builder(good)()));
     assert_eq!(at_once, [good, good]);
     assert!(loss == same_loss && parameters == same_parameters);
 }
@@ -204,32 +202,20 @@ impl Layer for Root {
 fn one_layer_that_overflows_stops_all_others() {
     for place in 0..4 {
         let builder = || {
-            let mut model = Sequential::<Tokens>::new().push_module(
-                "embed",
-                |d| EmbeddingConfig::new(CLASSES, DIM).init(d),
-                |m, x| m.forward(x),
-            );
+            let mut model = embed();
             for layer in 0..4 {
                 model = match layer == place {
                     true => {
                         model.push("root", |d| Root { zero: Initializer::Zeros.init([DIM], d) })
                     }
-                    false => model.push_module(
-                        format!("up.{layer}"),
-                        |d| LinearConfig::new(DIM, DIM).init(d),
-                        |m, x: Tensor<3>| m.forward(x),
-                    ),
+                    false => model.linear(format!("up.{layer}"), DIM, DIM),
                 };
             }
-            let model = model.push_module(
-                "head",
-                |d| LinearConfig::new(DIM, CLASSES).init(d),
-                |m, x: Tensor<3>| m.forward(x),
-            );
-            adam(Pipeline::builder(model).loss(CrossEntropy)).loss_scaling(LossScaling::dynamic())
+            let model = model.head();
+            classifier(model).loss_scaling(LossScaling::dynamic())
         };
-        is_the_same_on_any_number_of_stages(builder, |mut pipeline| {
-            let before = bits(&pipeline.parameters().expect("parameters"));
+        same_on_any_cut(builder, |mut pipeline| {
+            let before = parameter_bits(&mut pipeline);
             let (x, y) = batch(7, 0);
             let gradients = pipeline.gradients(x.clone(), y.clone()).expect("gradients");
             assert!(gradients.overflowed);
@@ -240,7 +226,7 @@ fn one_layer_that_overflows_stops_all_others() {
             assert!(step.overflowed && step.loss.is_finite());
             // The look at the gradients has already lowered it.
             assert_eq!(step.loss_scale, 32768.0);
-            assert!(bits(&pipeline.parameters().expect("parameters")) == before);
+            assert!(parameter_bits(&mut pipeline) == before);
         });
     }
 }
@@ -249,12 +235,7 @@ fn one_layer_that_overflows_stops_all_others() {
 fn what_leaves_a_layer_is_of_the_type_that_it_computes_in() {
     // A sum in 32 bits, as for a norm.
     let model = || {
-        Sequential::<Tokens>::new()
-            .push_module(
-                "embed",
-                |d| EmbeddingConfig::new(CLASSES, DIM).init(d),
-                |m, x| m.forward(x),
-            )
+        embed()
             .push_fn("wide", |x: Tensor<3>| {
                 let wide = x.cast(FloatDType::F32);
                 wide.clone() / (wide.abs().sum_dim(2) + 1.0)
@@ -263,17 +244,13 @@ fn what_leaves_a_layer_is_of_the_type_that_it_computes_in() {
                 assert_eq!(x.dtype(), DType::BF16);
                 x.clone() + context.normal(&x) * 0.1 + context.uniform(&x) * 0.1
             })
-            .push_module(
-                "head",
-                |d| LinearConfig::new(DIM, CLASSES).init(d),
-                |m, x: Tensor<3>| m.forward(x),
-            )
+            .head()
     };
     let builder = || {
-        let builder = adam(Pipeline::builder(model()).loss(CrossEntropy));
+        let builder = classifier(model());
         builder.compute_dtype(FloatDType::BF16).loss_scaling(LossScaling::fixed(256.0))
     };
-    let (losses, _) = is_the_same_on_any_number_of_stages(builder, train);
+    let (losses, _) = same_on_any_cut(builder, train);
     assert!(losses.iter().all(|loss| loss.is_finite()));
 }
 
@@ -305,9 +282,9 @@ type Values = Tensor<2>;
 
 fn regression() -> Builder<Values, Values, Values> {
     let model = Sequential::<Values>::new()
-        .push_module("up", |d| LinearConfig::new(4, 8).init(d), |m, x| m.forward(x))
+        .linear("up", 4, 8)
         .push_fn_with_context("drop", |x: Values, context| context.dropout(x, 0.2))
-        .push_module("down", |d| LinearConfig::new(8, 2).init(d), |m, x: Values| m.forward(x));
+        .linear("down", 8, 2);
     let builder = Pipeline::builder(model).loss(MeanSquaredError).backend(Flex::new());
     builder
         .optimizer(SgdConfig::new().init())
@@ -328,7 +305,7 @@ fn values(step: usize, poisoned: bool) -> (Values, Values) {
 }
 
 #[test]
-fn what_was_accumulated_survives_a_mini_batch_that_is_skipped() {
+fn what_was_accumulated_survives_a_mini_batch_that_overflows() {
     let run = |scaling: Option<LossScaling>, poisoned: bool| {
         let builder = regression();
         let builder = match scaling {
@@ -353,7 +330,7 @@ fn what_was_accumulated_survives_a_mini_batch_that_is_skipped() {
         let (x, y) = values(4, false);
         let step = pipeline.step(x, y).expect("a step");
         assert!(!step.overflowed);
-        (step.loss, bits(&pipeline.parameters().expect("parameters")))
+        (step.loss, parameter_bits(&mut pipeline))
     };
     let plain = run(None, false);
     for scaling in [LossScaling::fixed(1.0), LossScaling::dynamic().initial(64.0)] {
@@ -405,8 +382,8 @@ fn parameters_may_have_sixteen_bits() {
                 .learning_rate(1.0)
                 .loss_scaling(LossScaling::fixed(4096.0))
         };
-        let (losses, _) = is_the_same_on_any_number_of_stages(builder, train);
-        let mut pipeline = one(&builder);
+        let (losses, _) = same_on_any_cut(builder, train);
+        let mut pipeline = on_one_stage(builder());
         let (x, y) = batch(7, 0);
         let first = pipeline.step(x.clone(), y.clone()).expect("a step");
         assert_eq!(first.loss, losses[0]);

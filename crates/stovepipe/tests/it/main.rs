@@ -1,0 +1,17 @@
+//! What holds of pipelines, in one program: each links Burn, which takes longer than most tests.
+//!
+//! Programs of their own are only those that look at a whole process or are one: `backends` and
+//! `memory` count its bytes, `jobs` is started by `mpirun`, `downstream` runs Cargo.
+
+mod batch_norm;
+mod exactness;
+mod failures;
+mod partition;
+mod precision;
+mod processes;
+mod profile;
+mod readme;
+mod semantics;
+mod skips;
+mod ties;
+mod values;
