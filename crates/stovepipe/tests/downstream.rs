@@ -1,12 +1,12 @@
-//! Compiles and tests crates outside the workspace that bring their own schedule, partitioner and backend,
-//! as a user's would.
+//! Compiles and tests crates outside the workspace that bring their own schedule, policy, partitioner,
+//! transport and backend, as a user's would.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 #[test]
-fn schedules_partitioners_and_backends_can_come_from_elsewhere() {
+fn every_choice_can_come_from_elsewhere() {
     // The same features as ours, so that Burn isn't compiled a second time.
     let features = [
         ("my-training/cuda", cfg!(feature = "cuda")),
@@ -17,8 +17,11 @@ fn schedules_partitioners_and_backends_can_come_from_elsewhere() {
     let features = features.flat_map(|(feature, _)| ["--features", feature]);
     let said = cargo(["test", "--tests"].into_iter().chain(features));
     let expected = [
+        "cuts_into_as_many_parts_as_asked",
         "keeps_no_more_micro_batches_than_there_are_ranks",
         "my_backend_keeps_the_contract",
+        "my_transport_keeps_the_contract",
+        "recomputes_what_would_wait_longest",
         "training_gives_the_same_bits",
     ];
     for test in expected {
