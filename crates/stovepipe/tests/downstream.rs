@@ -1,5 +1,5 @@
-//! Compiles and tests crates outside the workspace that bring their own schedule, policy, partitioner,
-//! transport and backend, as a user's would.
+//! Compiles and tests crates outside the workspace that bring their own schedule, policy,
+//! partitioner, transport and backend, as a user's would; finds their code in the pages that show it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,6 +33,35 @@ fn every_choice_can_come_from_elsewhere() {
 fn a_backend_needs_stovepipe_burn_alone() {
     // Without the features that other crates turn on.
     cargo(["check", "--tests", "--package", "my-backend"]);
+}
+
+#[test]
+fn how_tos_show_the_code_that_is_tested() {
+    let here = std::env::current_dir().expect("a folder");
+    let (pages, crates) = (here.join("../../docs/how-to"), here.join("tests/downstream"));
+    for what in ["schedule", "policy", "partitioner", "transport", "backend"] {
+        let page = pages.join(what).with_extension("md");
+        let page = std::fs::read_to_string(&page).unwrap_or_else(|e| panic!("{page:?}: {e}"));
+        let code = crates.join(format!("my-{what}"));
+        let sources = [code.join("src"), code.join("tests")].map(|folder| sources(&folder));
+        let sources: Vec<String> = sources.into_iter().flatten().collect();
+        let blocks: Vec<&str> = page
+            .split("```rust\n")
+            .skip(1)
+            .map(|rest| rest.split("```").next().unwrap_or(rest))
+            .collect();
+        assert!(!blocks.is_empty(), "docs/how-to/{what}.md shows no code");
+        for block in blocks {
+            let found = sources.iter().any(|source| source.contains(block));
+            assert!(found, "docs/how-to/{what}.md shows what isn't in my-{what}:\n{block}");
+        }
+    }
+}
+
+/// The texts of a folder's files.
+fn sources(folder: &Path) -> Vec<String> {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    files.filter_map(|file| std::fs::read_to_string(file.path()).ok()).collect()
 }
 
 /// What cargo printed.

@@ -39,7 +39,11 @@ fn recomputes_what_would_wait_longest() {
 
 proptest! {
     #[test]
-    fn more_patience_never_recomputes_more(ranks in 1usize..5, m in 1usize..12, within in 0usize..8) {
+    fn more_patience_never_recomputes_more(
+        ranks in 1usize..5,
+        m in 1usize..12,
+        within in 0usize..8,
+    ) {
         let schedules: [&dyn Schedule; 4] = [&GPipe::default(), &OneFOneB, &Interleaved1F1B, &ZbV];
         for schedule in schedules {
             let stages_per_rank = schedule.default_stages_per_rank();

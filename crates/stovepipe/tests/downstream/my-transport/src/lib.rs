@@ -1,5 +1,5 @@
-//! A transport that knows nothing of stovepipe except `stovepipe-transport`: ranks as processes, on one
-//! machine or many, that talk over TCP.
+//! A transport that knows nothing of stovepipe except `stovepipe-transport`: ranks as processes, on
+//! one machine or many, that talk over TCP.
 //!
 //! Each process has a whole group of [`InProcess`] endpoints to itself, its mailboxes. One endpoint
 //! belongs to its rank, the others stand for the peers:
@@ -11,7 +11,7 @@
 //! 4. a link closes   ──▶ the peer's endpoint is dropped: the peer is gone
 //! ```
 //!
-//! So waiting, waking, aborting and ending follow rules that `InProcess` keeps already. Nothing here
+//! Waiting, waking, aborting and ending thus follow rules that `InProcess` keeps already. Nothing here
 //! encrypts, connects again, or notices a peer that hangs without closing its link.
 
 mod frame;
@@ -153,8 +153,8 @@ impl<V: Wire> Transport<V> for Tcp {
     }
 }
 
-/// 3: does on the endpoint that stands for a peer what the peer did. If it fails, this rank has ended or
-/// aborted the step and asks no more.
+/// 3: does on the endpoint that stands for a peer what the peer did. If that fails, this rank has
+/// ended or aborted the step and asks no more.
 fn act(peer: &InProcess<Vec<u8>>, frame: Frame, me: usize) {
     match frame {
         Frame::Message(tag, bytes) => {
