@@ -1,12 +1,12 @@
-//! Compiles and tests crates outside the workspace that bring their own schedule, partitioner and
-//! backend, as a user's would.
+//! Compiles and tests crates outside the workspace that bring their own schedule, policy,
+//! partitioner, transport and backend, as a user's would; finds their code in the pages that show it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 #[test]
-fn schedules_partitioners_and_backends_can_come_from_elsewhere() {
+fn every_choice_can_come_from_elsewhere() {
     // The same features as ours, so that Burn isn't compiled a second time.
     let features = [
         ("my-training/cuda", cfg!(feature = "cuda")),
@@ -17,8 +17,11 @@ fn schedules_partitioners_and_backends_can_come_from_elsewhere() {
     let features = features.flat_map(|(feature, _)| ["--features", feature]);
     let said = cargo(["test", "--tests"].into_iter().chain(features));
     let expected = [
+        "cuts_into_as_many_parts_as_asked",
         "keeps_no_more_micro_batches_than_there_are_ranks",
         "my_backend_keeps_the_contract",
+        "my_transport_keeps_the_contract",
+        "recomputes_what_would_wait_longest",
         "training_gives_the_same_bits",
     ];
     for test in expected {
@@ -30,6 +33,35 @@ fn schedules_partitioners_and_backends_can_come_from_elsewhere() {
 fn a_backend_needs_stovepipe_burn_alone() {
     // Without the features that other crates turn on.
     cargo(["check", "--tests", "--package", "my-backend"]);
+}
+
+#[test]
+fn how_tos_show_the_code_that_is_tested() {
+    let here = std::env::current_dir().expect("a folder");
+    let (pages, crates) = (here.join("../../docs/how-to"), here.join("tests/downstream"));
+    for what in ["schedule", "policy", "partitioner", "transport", "backend"] {
+        let page = pages.join(what).with_extension("md");
+        let page = std::fs::read_to_string(&page).unwrap_or_else(|e| panic!("{page:?}: {e}"));
+        let code = crates.join(format!("my-{what}"));
+        let sources = [code.join("src"), code.join("tests")].map(|folder| sources(&folder));
+        let sources: Vec<String> = sources.into_iter().flatten().collect();
+        let blocks: Vec<&str> = page
+            .split("```rust\n")
+            .skip(1)
+            .map(|rest| rest.split("```").next().unwrap_or(rest))
+            .collect();
+        assert!(!blocks.is_empty(), "docs/how-to/{what}.md shows no code");
+        for block in blocks {
+            let found = sources.iter().any(|source| source.contains(block));
+            assert!(found, "docs/how-to/{what}.md shows what isn't in my-{what}:\n{block}");
+        }
+    }
+}
+
+/// The texts of a folder's files.
+fn sources(folder: &Path) -> Vec<String> {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    files.filter_map(|file| std::fs::read_to_string(file.path()).ok()).collect()
 }
 
 /// What cargo printed.

@@ -45,7 +45,8 @@ struct DeepStack {
 
 impl RankThread for DeepStack {
     fn run(self: Box<Self>, worker: Box<dyn FnOnce() + Send>) {
-        let thread = std::thread::Builder::new().name(format!("deep-{}", self.rank)).stack_size(64 << 20);
+        let thread =
+            std::thread::Builder::new().name(format!("deep-{}", self.rank)).stack_size(64 << 20);
         let worker = thread.spawn(worker).expect("a thread");
         worker.join().expect("the worker reports its own panics");
     }

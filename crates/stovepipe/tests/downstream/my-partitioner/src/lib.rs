@@ -1,8 +1,8 @@
-//! A partitioner that knows nothing of stovepipe but `stovepipe-partition`.
+//! A partitioner that knows nothing of stovepipe except `stovepipe-partition`.
 
 use stovepipe_partition::{Costs, Partition, PartitionError, Partitioner};
 
-/// One layer in every part but the last, which takes the rest.
+/// One layer in every part except the last, which takes the rest.
 pub struct Lopsided;
 
 impl Partitioner for Lopsided {

@@ -1,4 +1,4 @@
-//! A schedule that knows nothing of stovepipe but `stovepipe-schedule`.
+//! A schedule that knows nothing of stovepipe except `stovepipe-schedule`.
 
 use stovepipe_schedule::{Compute, MicroBatch, Plan, PlanError, Schedule, Shape, Stage};
 
