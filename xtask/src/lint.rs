@@ -1,10 +1,11 @@
-//! `cargo xtask lint`: format, clippy, documentation, and which crate may know which.
+//! `cargo xtask lint`: format, house rules, dependencies, clippy and documentation.
 
 use std::collections::BTreeSet;
 
 use anyhow::{Result, bail};
 
 use crate::backend::EVERYTHING;
+use crate::packages;
 use crate::setup::Setup;
 use crate::shell::cargo;
 use crate::tidy;
@@ -54,7 +55,7 @@ const MAY_KNOW: [(&str, &[&str]); 14] = [
 ];
 
 /// Crates that must not pull in Burn, however indirectly.
-const WITHOUT_BURN: [&str; 8] = [
+pub(crate) const WITHOUT_BURN: [&str; 8] = [
     "stovepipe-schedule",
     "stovepipe-partition",
     "stovepipe-checkpoint",
@@ -67,26 +68,39 @@ const WITHOUT_BURN: [&str; 8] = [
 
 /// Checks what needs only Rust, and if asked to `all` crates and features.
 pub(crate) fn run(all: bool) -> Result<()> {
-    cargo(["fmt", "--all", "--check"]).run()?;
-    tidy::check()?;
-    dependencies()?;
+    let setting_up = all.then(Setup::all_meanwhile).transpose()?;
+    read()?;
     compiled(&[])?;
-    if all {
-        for what in [Setup::Tch, Setup::Cuda, Setup::Mpi] {
-            what.run()?;
+    match setting_up {
+        Some(setting_up) => {
+            setting_up.wait()?;
+            together()
         }
-        compiled(&["--workspace", "--features", EVERYTHING])
-    } else {
-        eprintln!("what needs wgpu, tch, cuda or mpi is NOT CHECKED: `--all` does that too");
-        Ok(())
+        None => {
+            eprintln!("what needs wgpu, tch, cuda or mpi is NOT CHECKED: `--all` does that too");
+            Ok(())
+        }
     }
 }
 
-/// What compiles the crates that `which` selects.
+/// Checks what is only read, not compiled.
+pub(crate) fn read() -> Result<()> {
+    cargo(["fmt", "--all", "--check"]).run()?;
+    tidy::check()?;
+    dependencies()?;
+    packages::check()
+}
+
+/// Compiles everything.
+pub(crate) fn together() -> Result<()> {
+    compiled(&["--workspace", "--features", EVERYTHING])
+}
+
+/// Compiles the crates that `which` selects.
 pub(crate) fn compiled(which: &[&str]) -> Result<()> {
-    let clippy = cargo(["clippy", "--release", "--all-targets"]).args(which);
+    let clippy = cargo(["clippy", "--locked", "--release", "--all-targets"]).args(which);
     clippy.args(["--", "--deny", "warnings"]).run()?;
-    let doc = cargo(["doc", "--release", "--no-deps"]).args(which);
+    let doc = cargo(["doc", "--locked", "--release", "--no-deps"]).args(which);
     doc.env("RUSTDOCFLAGS", "--deny warnings").run()
 }
 

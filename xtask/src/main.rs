@@ -2,9 +2,12 @@
 //! what users need is in the library and the examples.
 
 mod backend;
+mod floors;
 mod lint;
+mod packages;
 mod setup;
 mod shell;
+mod test;
 mod tidy;
 
 use anyhow::{Result, bail};
@@ -39,7 +42,7 @@ enum Command {
         #[arg(last = true)]
         filter: Vec<String>,
     },
-    /// Checks format, clippy, documentation, dependency direction and the head of every file.
+    /// Checks format, house rules, dependencies, clippy and documentation.
     Lint {
         /// Checks the crates and features of backends and transports too, after setting up what that needs.
         #[arg(long)]
@@ -48,11 +51,14 @@ enum Command {
         #[arg(long, value_enum, conflicts_with = "all")]
         transport: Option<Transport>,
     },
+    /// Does all that is done before a change is accepted: checks and tests everything, with every backend and
+    /// transport, after installing what they need.
+    Ci,
     /// Installs what a backend or a transport needs on Debian or Ubuntu, or says how to.
     Setup {
         /// What for.
-        #[arg(value_enum)]
-        what: Setup,
+        #[arg(value_enum, required = true)]
+        what: Vec<Setup>,
     },
     /// Measures training on a backend, prints a table and writes JSON; or a transport, and prints.
     Bench {
@@ -135,17 +141,18 @@ impl Transport {
 
 fn main() -> Result<()> {
     match Arguments::parse().command {
-        Command::Test { all: true, filter, .. } => test_all(&filter),
+        Command::Test { all: true, filter, .. } => test::all(&filter),
         Command::Test { transport: Some(transport), filter, .. } => {
-            test_transport(transport, &filter)
+            test::transport(transport, &filter)
         }
-        Command::Test { backend, filter, .. } => test(backend, &filter),
+        Command::Test { backend, filter, .. } => test::backend(backend, &filter),
         Command::Lint { transport: Some(transport), .. } => {
             lint::compiled(&["--package", transport.package()])?;
             lint::compiled(&["--features", transport.feature()])
         }
         Command::Lint { all, .. } => lint::run(all),
-        Command::Setup { what } => what.run(),
+        Command::Ci => ci(),
+        Command::Setup { what } => what.into_iter().try_for_each(Setup::run),
         Command::Bench { benchmark, backend: Some(backend), features, arguments, .. } => {
             if benchmark.is_of_transports() {
                 bail!("it is measured of a transport: say which with `--transport`");
@@ -164,41 +171,14 @@ fn main() -> Result<()> {
     }
 }
 
-/// In the release profile, whose build of Burn the examples and benchmarks share.
-fn test(backend: Backend, filter: &[String]) -> Result<()> {
-    backend.require()?;
-    let is_idle = backend == Backend::Cuda && !backend::has_nvidia();
-    let lacks = match backend {
-        Backend::Cuda | Backend::TchCuda if !backend::has_nvidia() => Some("NVIDIA device"),
-        Backend::TchMps if !cfg!(target_os = "macos") => Some("Mac"),
-        _ => None,
-    };
-    if let Some(lacks) = lacks {
-        let name = backend.name();
-        eprintln!("this is no machine with {name} (no {lacks}): training on it is NOT CHECKED");
-    }
-    if !is_idle && backend != Backend::Flex {
-        // Tests that are named don't build the programs that they start.
-        cargo(["build", "--release", "--example", "char-lm"]).args(backend.built()).run()?;
-    }
-    let profile = if is_idle { "--profile=dev" } else { "--release" };
-    cargo(["test", profile]).args(backend.tested()).args(["--"]).args(filter).run()
-}
-
-/// Everything, with whatever it needs installed first.
-fn test_all(filter: &[String]) -> Result<()> {
-    for what in Setup::value_variants() {
-        what.run()?;
-    }
-    // One build of Burn serves everything.
-    let together = ["test", "--release", "--workspace", "--features", backend::EVERYTHING, "--"];
-    cargo(together).args(filter).run()
-}
-
-fn test_transport(transport: Transport, filter: &[String]) -> Result<()> {
-    cargo(["test", "--release", "--package", transport.package()]).run()?;
-    let jobs = cargo(["test", "--release", "--features", transport.feature()]);
-    jobs.args(["--test", "jobs", "--"]).args(filter).run()
+/// What a machine with nothing but Rust can do comes first: meanwhile the rest is installed. What users get by
+/// default is tested as they build it.
+fn ci() -> Result<()> {
+    let setting_up = Setup::all_meanwhile()?;
+    lint::read()?;
+    let alone = test::backend(Backend::Flex, &[]);
+    setting_up.wait()?;
+    test::both(alone, test::both(lint::together(), test::together(&[])))
 }
 
 fn bench(

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use crate::backend::has_nvidia;
-use crate::shell::{program, root};
+use crate::shell::{Meanwhile, program, root};
 
 /// The version that `tch` binds to.
 const TORCH: &str = "2.9.0";
@@ -57,6 +57,14 @@ impl Setup {
                             .any(has_library))
             }
         }
+    }
+
+    /// Installs what all lack, while something else is done: in a process of its own, whose output waits.
+    pub(crate) fn all_meanwhile() -> Result<Meanwhile> {
+        // PyTorch last: it takes longest, and downloads only.
+        let all = [Self::Wgpu, Self::Mpi, Self::Cuda, Self::Tch];
+        let myself = std::env::current_exe()?;
+        program(myself).args(["setup"]).args(all.map(Self::name)).meanwhile()
     }
 
     /// Installs what is lacking.
@@ -153,7 +161,7 @@ fn as_root(commands: &[&[&str]]) -> Result<()> {
 }
 
 /// Where Cargo puts what it builds.
-fn target() -> PathBuf {
+pub(crate) fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 

@@ -1,10 +1,12 @@
 //! Running commands: what is run is printed, and a failure is an error that names it.
 
 use std::ffi::OsStr;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::thread::{self, JoinHandle};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 /// A command that will be shown and checked.
 pub(crate) struct Run(Command);
@@ -61,6 +63,21 @@ impl Run {
         Ok(())
     }
 
+    /// Starts it, and keeps its output until it is waited for.
+    pub(crate) fn meanwhile(mut self) -> Result<Meanwhile> {
+        let shown = self.shown();
+        let (mut reader, writer) = std::io::pipe()?;
+        self.0.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+        let child = self.0.spawn().with_context(|| format!("`{shown}` can't be started"))?;
+        // The pipe ends when nobody can write into it any more.
+        drop(self);
+        let output = thread::spawn(move || {
+            let mut output = Vec::new();
+            reader.read_to_end(&mut output).map(|_| output)
+        });
+        Ok(Meanwhile { child, output, shown })
+    }
+
     /// Runs it and returns its output.
     pub(crate) fn read(mut self) -> Result<String> {
         let shown = self.shown();
@@ -75,5 +92,40 @@ impl Run {
         let name = Path::new(self.0.get_program()).file_stem().unwrap_or(self.0.get_program());
         let words = std::iter::once(name).chain(self.0.get_args());
         words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// A command that runs while something else is done.
+pub(crate) struct Meanwhile {
+    child: Child,
+    output: JoinHandle<io::Result<Vec<u8>>>,
+    shown: String,
+}
+
+impl Meanwhile {
+    /// Waits for its end and shows its output.
+    pub(crate) fn wait(mut self) -> Result<()> {
+        let status = self.child.wait()?;
+        let output = self.output.join().map_err(|_| anyhow!("nobody reads its output"))??;
+        eprintln!("$ {}\n{}", self.shown, String::from_utf8_lossy(&output));
+        if !status.success() {
+            bail!("`{}` failed: {status}", self.shown);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_run_meanwhile() -> Result<()> {
+        let rustc = program("rustc").args(["--version"]).meanwhile()?;
+        let wrong = program("rustc").args(["--no-such-flag"]).meanwhile()?;
+        rustc.wait()?;
+        let error = wrong.wait().expect_err("it fails").to_string();
+        assert!(error.contains("`rustc --no-such-flag` failed"), "{error}");
+        Ok(())
     }
 }

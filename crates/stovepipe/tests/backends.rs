@@ -27,6 +27,16 @@ fn backends_train_together() {
     assert!(pairs > 0, "nothing was checked: {:?}", backends());
 }
 
+/// `cargo xtask ci` says which backends its machine has: none of them may be skipped in silence.
+#[test]
+fn backends_that_must_be_there_are() {
+    let names = std::env::var("STOVEPIPE_BACKENDS").unwrap_or_default();
+    for name in names.split(',').filter(|name| !name.is_empty()) {
+        let backend = backend_named(name, 1).expect("it is compiled in");
+        backend.devices().unwrap_or_else(|error| panic!("{name} must be there: {error}"));
+    }
+}
+
 #[test]
 fn ranks_in_excess_start_again_from_the_first() {
     let backend = backend_named("flex,flex,flex", 1).expect("flex is there");

@@ -1,11 +1,11 @@
 //! The check that steps free what they allocate, and how it tells a leak from noise.
 //!
 //! A device's memory in use isn't the same after every step although nothing leaks. CubeCL counts
-//! the description (shapes, strides, scalars) of each kernel's call, which it keeps for the next
-//! call that has the same one. Whether an operation writes over its input, and so which call it is,
-//! depends on when another thread lets go of that input: after any number of steps a description
-//! may come up that wasn't there before. So a difference between two steps says little. A leak
-//! grows with the number of steps.
+//! the description (shapes, strides, scalars) of each kernel's call, and keeps it for the next call
+//! that has the same one. Whether an operation writes over its input decides which call it is, and
+//! depends on when another thread lets go of that input. So a new description may come up after any
+//! number of steps, and a difference between two steps says little. A leak grows with the number of
+//! steps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,7 @@ const STRETCHES: usize = 6;
 /// Steps in a stretch.
 const STRETCH: usize = 8;
 
-/// What a step allocates is freed after it, whether it succeeds or not.
+/// A step frees all that it allocates, whether it succeeds or not.
 pub(super) fn frees_memory(backend: &Arc<dyn Backend>) -> Verdict {
     let fails = Arc::new(AtomicBool::new(false));
     let fuse = Arc::clone(&fails);

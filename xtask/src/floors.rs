@@ -1,0 +1,86 @@
+//! The floors of each crate, ground floor first: no file imports from a floor above its own. An entry is a
+//! module with everything in it, or a part of one; the longest that fits counts.
+
+use crate::tidy::Floors;
+
+/// Crates and their floors.
+pub(crate) const FLOORS: &[(&str, Floors)] = &[
+    ("stovepipe", &[&["backends"]]),
+    (
+        "stovepipe-burn",
+        &[
+            // What crosses a boundary.
+            &["value", "hash"],
+            &["parameters", "backend"],
+            &["layer", "error"],
+            &["loss"],
+            &["autodiff"],
+            &["model"],
+            &["stage"],
+            &["pipeline"],
+            &["profile", "conformance"],
+        ],
+    ),
+    (
+        "stovepipe-checkpoint",
+        &[&["error", "activations"], &["policy"], &["lower", "named"], &["policies"]],
+    ),
+    (
+        "stovepipe-cli",
+        &[
+            &["by_name", "output", "shape", "check"],
+            &["costs", "partition", "plan", "sweep", "tune"],
+            &["simulate", "compare"],
+        ],
+    ),
+    ("stovepipe-cuda", &[]),
+    ("stovepipe-flex", &[]),
+    (
+        "stovepipe-mpi",
+        &[
+            &["backoff", "error", "frame", "pool", "round"],
+            &["endpoint", "link"],
+            &["progress"],
+            &["mpi"],
+        ],
+    ),
+    (
+        "stovepipe-partition",
+        &[
+            &["memory", "error"],
+            &["costs", "fixed", "partition"],
+            &["partitioner"],
+            &["named"],
+            &["partitioners", "search"],
+        ],
+    ),
+    (
+        "stovepipe-runtime",
+        &[
+            &["error", "rounds"],
+            &["agreement", "in_flight", "reports"],
+            &["compute", "job"],
+            &["setup", "stages"],
+            &["actions", "ending", "executor"],
+            &["worker"],
+            &["workers"],
+        ],
+    ),
+    (
+        "stovepipe-schedule",
+        &[&["words"], &["plan"], &["program"], &["schedules"], &["simulator"], &["render"]],
+    ),
+    ("stovepipe-tch", &[]),
+    (
+        "stovepipe-transport",
+        &[
+            &["error", "tag", "wire"],
+            &["transport", "group"],
+            &["in_process"],
+            &["conformance/endpoint", "conformance/threads", "conformance/posted"],
+            &["conformance"],
+        ],
+    ),
+    ("stovepipe-tune", &[&["cluster", "error"], &["profile"], &["report"], &["tuner"]]),
+    ("stovepipe-wgpu", &[]),
+];
