@@ -292,7 +292,8 @@ fn by_policy(bench: &Bench, arguments: &Arguments) -> Result<Vec<Peak>> {
     let mut peaks = Vec::new();
     for &stages in arguments.stages.iter().filter(|stages| **stages <= 4) {
         // Room for three of the eight micro-batches.
-        let room = 3 * layers.iter().map(|layer| layer.bytes).sum::<u64>() / stages as u64;
+        let room =
+            3 * layers.iter().map(|layer| layer.memory.activations).sum::<u64>() / stages as u64;
         let budget = || Budget::new(room, layers.clone());
         let policies: [&dyn Fn() -> Box<dyn CheckpointPolicy>; 4] =
             [&|| Box::new(Never), &|| Box::new(Always), &|| Box::new(SqrtLayers), &|| {
