@@ -30,15 +30,15 @@ pub struct LayerMemory {
 }
 
 impl LayerMemory {
-    /// What its forward leaves behind, its input and output apart.
-    fn own(&self) -> u64 {
-        self.activations.saturating_sub(self.input)
-    }
-
     /// The most while its forward or its backward runs.
     #[must_use]
     pub fn working(&self) -> u64 {
         self.forward.max(self.untaped).max(self.backward)
+    }
+
+    /// What its forward leaves behind, its input and output apart.
+    fn own(&self) -> u64 {
+        self.activations.saturating_sub(self.input)
     }
 
     /// The same with its output, which is the next one's input, or stays on the last one's tape.
