@@ -12,12 +12,10 @@ pub enum PolicyError {
         /// The names there are, with the forms of their arguments.
         known: String,
     },
-    /// A policy can't be made from this argument.
-    #[error("`{policy}` can't be made from `{found}`: write it like `{example}`")]
+    /// A policy can't be made from this argument, or without one.
+    #[error("`{found}` can't be used: write it like `{example}`")]
     Argument {
-        /// The policy's name.
-        policy: &'static str,
-        /// The argument.
+        /// The name, and the argument if there is one.
         found: String,
         /// One that can be used, with the name.
         example: &'static str,

@@ -54,7 +54,7 @@ impl NamedPolicy {
         facts: &PolicyFacts,
     ) -> Result<Box<dyn CheckpointPolicy>, PolicyError> {
         if self.takes_argument() != argument.is_some() {
-            return Err(self.refuse(argument.unwrap_or_default()));
+            return Err(self.refuse(argument));
         }
         (self.make)(argument.unwrap_or_default(), facts)
     }
@@ -65,9 +65,12 @@ impl NamedPolicy {
         self.form != self.name
     }
 
-    /// The error for an argument that can't be used.
-    pub(crate) fn refuse(&self, argument: &str) -> PolicyError {
-        let found = argument.chars().take(40).collect();
-        PolicyError::Argument { policy: self.name, found, example: self.example }
+    /// The error for an argument that can't be used, or that is missing.
+    pub(crate) fn refuse<'a>(&self, argument: impl Into<Option<&'a str>>) -> PolicyError {
+        let found = match argument.into() {
+            Some(argument) => format!("{}={argument}", self.name),
+            None => self.name.to_owned(),
+        };
+        PolicyError::Argument { found: found.chars().take(40).collect(), example: self.example }
     }
 }

@@ -168,8 +168,8 @@ mod tests {
     fn names_and_arguments_that_cannot_be_used_are_refused_with_advice() {
         for (text, advice) in [
             ("sometimes", "use one of never, except-last, always, every-layers=N, sqrt-layers"),
-            ("every-layers", "write it like `every-layers=4`"),
-            ("every-layers=0", "`every-layers` can't be made from `0`"),
+            ("every-layers", "`every-layers` can't be used: write it like `every-layers=4`"),
+            ("every-layers=0", "`every-layers=0` can't be used"),
             ("selective=1,x", "write it like `selective=3,7`"),
             ("never=1", "write it like `never`"),
             ("budget=much", "write it like `budget=16GiB`"),

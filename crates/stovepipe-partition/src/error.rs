@@ -89,12 +89,10 @@ pub enum PartitionError {
         known: String,
     },
 
-    /// A partitioner can't be made from this argument.
-    #[error("`{partitioner}` can't be made from `{found}`: write it like `{example}`")]
+    /// A partitioner can't be made from this argument, or without one.
+    #[error("`{found}` can't be used: write it like `{example}`")]
     Argument {
-        /// The partitioner's name.
-        partitioner: &'static str,
-        /// The argument.
+        /// The name, and the argument if there is one.
         found: String,
         /// One that can be used, with the name.
         example: &'static str,

@@ -1,7 +1,7 @@
 //! Cuts a sequence of layers into contiguous stages.
 //!
 //! [`Costs`] holds one number per layer, a [`Partitioner`] turns costs and a number of parts into a
-//! [`Partition`], and a partition says which layers each part holds. [`partitioners`] lists those
+//! [`Partition`], and a partition says which layers each part holds. [`partitioners()`] lists those
 //! that come with the crate; start with [`Minimax`]. Others implement the trait in their own crate.
 //!
 //! ```

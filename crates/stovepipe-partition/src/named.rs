@@ -79,7 +79,7 @@ impl NamedPartitioner {
         facts: &PartitionerFacts,
     ) -> Result<Box<dyn Partitioner>, PartitionError> {
         if self.takes_argument() != argument.is_some() {
-            return Err(self.refuse(argument.unwrap_or_default()));
+            return Err(self.refuse(argument));
         }
         (self.make)(argument.unwrap_or_default(), facts)
     }
@@ -90,9 +90,12 @@ impl NamedPartitioner {
         self.form != self.name
     }
 
-    /// The error for an argument that can't be used.
-    pub(crate) fn refuse(&self, argument: &str) -> PartitionError {
-        let found = argument.chars().take(40).collect();
-        PartitionError::Argument { partitioner: self.name, found, example: self.example }
+    /// The error for an argument that can't be used, or that is missing.
+    pub(crate) fn refuse<'a>(&self, argument: impl Into<Option<&'a str>>) -> PartitionError {
+        let found = match argument.into() {
+            Some(argument) => format!("{}={argument}", self.name),
+            None => self.name.to_owned(),
+        };
+        PartitionError::Argument { found: found.chars().take(40).collect(), example: self.example }
     }
 }

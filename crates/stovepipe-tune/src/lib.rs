@@ -9,7 +9,7 @@
 //! use stovepipe_schedule::LayerMemory;
 //! use stovepipe_tune::{Cluster, LayerProfile, Measurement, Profile, Time, Tuner};
 //!
-//! // Eight equal layers, measured with 1 and with 16 samples. Every action has a fixed part of 1 ms.
+//! // Eight equal layers, measured with 1 and with 16 samples; each action takes 1 ms more.
 //! let measurement = |samples: usize| Measurement {
 //!     samples,
 //!     forward: Time::exactly(1e-3 + 1e-3 * samples as f64),

@@ -27,11 +27,11 @@ use crate::report::{Choice, Configuration, Rejected, Report};
 /// [`Program::peak_bytes`](stovepipe_schedule::Program::peak_bytes) counts of parameters, states,
 /// gradients, activations and what is needed temporarily.
 ///
-/// By default it tries the [schedules](stovepipe_schedule::schedules),
-/// [policies](stovepipe_checkpoint::policies) and [partitioners](stovepipe_partition::partitioners)
-/// whose entries say so: those that every stage can run and that need no argument. Of numbers it
-/// tries the stages per rank that a schedule is made for, every number of ranks, and powers of two
-/// as numbers of micro-batches.
+/// By default it tries the [schedules](stovepipe_schedule::schedules()),
+/// [policies](stovepipe_checkpoint::policies()) and
+/// [partitioners](stovepipe_partition::partitioners()) whose entries say so: those that every stage
+/// can run and that need no argument. Of numbers it tries the stages per rank that a schedule is
+/// made for, every number of ranks, and powers of two as numbers of micro-batches.
 #[derive(Clone)]
 pub struct Tuner<'a>(Request<'a>);
 

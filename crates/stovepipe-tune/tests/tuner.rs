@@ -90,7 +90,7 @@ fn micro_batches_of_unequal_size_are_priced_as_such() {
         .expect("everything fits");
     assert_eq!(report.best().seconds, 14.0);
     // Each micro-batch is counted at the larger size, with its output. When the gradients come, the
-    // activations of one have gone, but for its input.
+    // activations of one have gone, except its input.
     assert_eq!(report.best().memory.as_deref(), Some(&[300 + 100 + 3 * 22 + 2][..]));
 }
 
@@ -115,7 +115,7 @@ fn memory_decides_about_recomputation_and_ranks() {
         tuner.schedules(vec![Box::new(GPipe::default())]).tune()
     };
     // Everything on one rank: 1200 of parameters and states, and the gradients with the activations
-    // of three micro-batches: those of the fourth have gone when they come, but for its input.
+    // of three micro-batches: those of the fourth have gone when they come, except its input.
     let all = 1200 + 400 + 3 * 82 + 2;
     let roomy = tune(1, all).expect("fits");
     let policy = |report: &Report| report.best().configuration.policy.name().to_owned();

@@ -13,7 +13,7 @@ use std::ops::Range;
 use bytesize::ByteSize;
 use stovepipe_schedule::{Plan, Retention, Stage, StageRetention};
 
-use self::rank_layer::{RankLayer, least_kept, rebuilt_bytes, thinned_sizes};
+use self::rank_layer::{least_kept, rank_layers, rebuilt_bytes, thinned_sizes};
 use self::ways::{Piece, Ways};
 use crate::activations::LayerActivations;
 use crate::error::PolicyError;
@@ -136,23 +136,7 @@ impl Budget {
         rank: usize,
         ranges: &[Range<usize>],
     ) -> Result<Vec<Vec<Range<usize>>>, PolicyError> {
-        let in_flight = plan.stage_activations();
-        let mut places = Vec::new();
-        for stage in plan.stages_of(rank) {
-            let start = places.len();
-            let in_flight = in_flight[stage.index()] as u64;
-            let layers = ranges[stage.index()].clone();
-            let last = layers.end - 1;
-            places.extend(layers.map(|l| {
-                let (layer, ends) = (self.layers[l], l == last);
-                RankLayer { layer, in_flight, start, ends, before: 0 }
-            }));
-        }
-        let mut before = 0u64;
-        for place in &mut places {
-            place.before = before;
-            before = before.saturating_add(place.layer.memory.activations);
-        }
+        let places = rank_layers(&self.layers, plan, rank, ranges);
         let temporary = self.temporary(plan, rank, ranges);
         let mut rebuilt: Vec<u64> = vec![0];
         for end in 1..=places.len() {
@@ -178,16 +162,24 @@ impl Budget {
         let Some((_, pieces)) = best else {
             return Err(PolicyError::Budget { rank, least, budget: self.bytes });
         };
-        let mut dropped = Vec::new();
-        let mut start = 0;
-        for stage in plan.stages_of(rank) {
-            let layers = ranges[stage.index()].len();
-            let own = pieces.iter().filter(|(piece, is_dropped)| {
-                *is_dropped && (start..start + layers).contains(&piece.start)
-            });
-            dropped.push(own.map(|(piece, _)| piece.start - start..piece.end - start).collect());
-            start += layers;
-        }
-        Ok(dropped)
+        let sizes = plan.stages_of(rank).iter().map(|stage| ranges[stage.index()].len());
+        Ok(dropped_segments(&pieces, sizes))
     }
+}
+
+/// The dropped pieces of each stage of a rank, counted from its first layer.
+fn dropped_segments(
+    pieces: &[Piece],
+    sizes: impl Iterator<Item = usize>,
+) -> Vec<Vec<Range<usize>>> {
+    let mut start = 0;
+    let segments = sizes.map(|size| {
+        let first = start;
+        start += size;
+        let own = pieces.iter().filter(|(piece, is_dropped)| {
+            *is_dropped && (first..first + size).contains(&piece.start)
+        });
+        own.map(|(piece, _)| piece.start - first..piece.end - first).collect()
+    });
+    segments.collect()
 }

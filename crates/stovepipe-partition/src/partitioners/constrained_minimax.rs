@@ -129,11 +129,11 @@ impl ConstrainedMinimax {
     ///
     /// # Errors
     ///
-    /// - [`PartitionError::DoesNotFit`] if the layers need more memory than there is, however they are
-    ///   cut.
+    /// - [`PartitionError::DoesNotFit`] if the layers need more memory than there is, however they
+    ///   are cut.
     /// - [`PartitionError::NoPartition`] if pins and groups contradict each other.
-    /// - [`PartitionError::Constraint`] if a constraint is for another number of layers or ranks, or
-    ///   isn't a number.
+    /// - [`PartitionError::Constraint`] if a constraint is for another number of layers or ranks,
+    ///   or isn't a number.
     /// - Those of every [`Partitioner`].
     pub fn solve(&self, costs: &Costs, parts: usize) -> Result<Solution, PartitionError> {
         costs.check_parts(parts)?;

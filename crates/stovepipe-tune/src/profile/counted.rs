@@ -1,5 +1,5 @@
-//! The counted bytes of a layer as they stand in the file. Its input, output and gradients stand beside
-//! them there, whether or not anything was counted.
+//! The counted bytes of a layer as the file holds them. Its input, output and gradients have fields
+//! of their own there, whether or not anything was counted.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stovepipe_schedule::LayerMemory;

@@ -21,9 +21,10 @@ pub struct Measurement {
     pub input_bytes: u64,
     /// Bytes of its output.
     pub output_bytes: u64,
-    /// The bytes that it holds and needs meanwhile; none where they couldn't be counted. Where only what
-    /// stays could be, the peaks are what its forward leaves behind. A [`Profile`](crate::Profile) takes
-    /// input, output and gradients from the fields that always stand beside.
+    /// The bytes that it holds and needs meanwhile; none where they couldn't be counted.
+    ///
+    /// Where only what stays could be counted, the peaks are what its forward leaves behind. A
+    /// [`Profile`](crate::Profile) takes input, output and gradients from the fields of their own.
     #[serde(default, with = "counted")]
     pub memory: Option<LayerMemory>,
 }
@@ -113,7 +114,7 @@ impl LayerProfile {
         })
     }
 
-    /// Says of its counted bytes what stands beside them.
+    /// Takes input, output and gradients into its counted bytes.
     pub(super) fn complete(&mut self) {
         for measurement in &mut self.measurements {
             let (input, output) = (measurement.input_bytes, measurement.output_bytes);

@@ -1,5 +1,9 @@
 //! The bytes of a rank's layers: kept, or dropped in segments and rebuilt.
 
+use std::ops::Range;
+
+use stovepipe_schedule::Plan;
+
 use crate::activations::LayerActivations;
 
 /// One layer of a rank, in the order of its stages. Its *place* is its number among them.
@@ -28,6 +32,33 @@ impl RankLayer {
     pub(super) fn entry(&self) -> u64 {
         self.layer.memory.input.saturating_mul(self.in_flight)
     }
+}
+
+/// The layers of a rank, where each stage has a range of all layers.
+pub(super) fn rank_layers(
+    layers: &[LayerActivations],
+    plan: &Plan,
+    rank: usize,
+    ranges: &[Range<usize>],
+) -> Vec<RankLayer> {
+    let in_flight = plan.stage_activations();
+    let mut places = Vec::new();
+    let mut before = 0u64;
+    for stage in plan.stages_of(rank) {
+        let start = places.len();
+        let own = &layers[ranges[stage.index()].clone()];
+        for (number, &layer) in own.iter().enumerate() {
+            places.push(RankLayer {
+                layer,
+                in_flight: in_flight[stage.index()] as u64,
+                start,
+                ends: number + 1 == own.len(),
+                before,
+            });
+            before = before.saturating_add(layer.memory.activations);
+        }
+    }
+    places
 }
 
 /// The bytes that are rebuilt of a dropped segment, its output included and its kept input not
