@@ -73,7 +73,7 @@ impl Rehearsals {
     }
 }
 
-/// What fits into the limit.
+/// Finds the largest models within the limit.
 pub(crate) fn by_limit(rehearsals: &Rehearsals, arguments: &Arguments) -> Result<Vec<Largest>> {
     let limit = arguments.limit.as_u64();
     let never = &|| -> Box<dyn CheckpointPolicy> { Box::new(Never) };

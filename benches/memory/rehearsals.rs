@@ -28,13 +28,13 @@ pub(crate) struct Peak {
 }
 
 impl Peak {
-    /// What was predicted, divided by what was measured.
+    /// The predicted bytes, divided by what was measured.
     pub(crate) fn ratio(&self) -> f64 {
         self.predicted as f64 / self.measured as f64
     }
 }
 
-/// What is measured with.
+/// A model whose ranks are run, and the profile that predicts them.
 pub(crate) struct Rehearsals {
     pub(crate) model: Model,
     pub(crate) profile: Profile,

@@ -1,4 +1,4 @@
-//! What every benchmark that trains does alike: its command line, and its report with the machine.
+//! The frame of every benchmark that trains: its command line, and its report with the machine.
 //!
 //! ```no_run
 //! use clap::Args;
@@ -42,9 +42,9 @@ pub struct Bench<A> {
     name: &'static str,
     /// Its own arguments.
     pub own: A,
-    /// What it runs on.
+    /// The backend that it runs on.
     pub on: On,
-    /// What it trains.
+    /// The model that it trains.
     pub model: Model,
     destination: Destination,
 }
@@ -111,7 +111,7 @@ impl<A> Bench<A> {
     }
 }
 
-/// What each report begins with.
+/// A report, after what all begin with.
 #[derive(Serialize)]
 struct Report<R> {
     machine: Machine,

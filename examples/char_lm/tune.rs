@@ -56,7 +56,7 @@ pub(crate) fn measure(
     Ok(profile)
 }
 
-/// What checkpoint policies want to know of the layers, measured.
+/// Measures what checkpoint policies may want to know of the layers.
 pub(crate) fn facts(
     builder: &Builder,
     arguments: &Arguments,

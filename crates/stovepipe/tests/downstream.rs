@@ -1,5 +1,5 @@
-//! Compiles and tests crates outside the workspace that bring their own schedule, partitioner and
-//! backend, as a user's would.
+//! Compiles and tests crates outside the workspace that bring their own schedule, partitioner and backend,
+//! as a user's would.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
