@@ -60,10 +60,11 @@ impl<A: Args> Bench<A> {
     /// The same with other defaults for some of the arguments that all benchmarks have.
     #[must_use]
     pub fn parse_with(name: &'static str, defaults: &[(&'static str, &'static str)]) -> Self {
-        let command = Command::new(name);
-        let command = Destination::augment_args(Model::augment_args(On::augment_args(command)));
-        // Last, because it brings the description too.
-        let mut command = A::augment_args(command);
+        let own = A::augment_args(Command::new(name));
+        // The others would put their descriptions in its place.
+        let about = (own.get_about().cloned(), own.get_long_about().cloned());
+        let command = Destination::augment_args(Model::augment_args(On::augment_args(own)));
+        let mut command = command.about(about.0).long_about(about.1);
         for &(argument, value) in defaults {
             command = command.mut_arg(argument, |argument| argument.default_value(value));
         }
