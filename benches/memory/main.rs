@@ -56,9 +56,11 @@ fn main() -> Result<()> {
     print_policies(&policies);
     let always = by_shape(&rehearsals, arguments)?;
     print_shapes(&rehearsals, &always, arguments);
-    let largest = largest::by_limit(&rehearsals, arguments)?;
+    let limit = arguments.limit.as_u64();
+    let largest =
+        largest::by_limit(&rehearsals, &arguments.stages, &arguments.micro_batches, limit)?;
     largest::print(&largest, arguments.limit);
-    bench.report(Report { policies, always, limit: arguments.limit.as_u64(), largest })
+    bench.report(Report { policies, always, limit, largest })
 }
 
 /// Every policy, on up to four stages.

@@ -33,9 +33,9 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use serde::Serialize;
 use stovepipe::prelude::*;
 
-use crate::model::BenchBuilder;
+use crate::model::{BenchBuilder, Model};
+use crate::on::{Machine, On};
 use crate::report::Destination;
-use crate::{Machine, Model, On};
 
 /// A benchmark: what it was asked for.
 pub struct Bench<A> {

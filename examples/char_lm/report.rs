@@ -10,8 +10,8 @@ use serde::Serialize;
 use stovepipe::Step;
 use stovepipe::schedule::{CostModel, Panel, Timeline, render_svg, render_trace, simulate};
 
-use crate::LanguageModel;
 use crate::arguments::Arguments;
+use crate::model::LanguageModel;
 
 /// Stage times are medians over this many of the last steps.
 const RECENT: usize = 20;
