@@ -1,4 +1,4 @@
-//! What the exchange of boundaries costs against MPI alone: a tensor is encoded, sent, received,
+//! The price of exchanging boundaries, against MPI alone: a tensor is encoded, sent, received,
 //! decoded and comes back the same way, between two processes; then the same bytes with MPI's
 //! blocking send and receive. Starts itself with `mpirun` for each.
 

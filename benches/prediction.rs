@@ -33,7 +33,7 @@ struct Arguments {
     runs: usize,
 }
 
-/// What is reported.
+/// The report.
 #[derive(Serialize)]
 struct Report {
     /// How many rows are predicted within a tenth.
@@ -108,7 +108,7 @@ fn profile(bench: &Bench<Arguments>, model: Model, sizes: &[usize]) -> Result<Pr
     Ok(model.builder(bench.backend()?).profile(&profiling, x, y)?)
 }
 
-/// What a profile of these sizes would be if every sample cost what it does in the whole batch.
+/// The profile of these sizes as it would be if every sample cost what it does in the whole batch.
 fn divided(whole: &Profile, sizes: &[usize]) -> Result<Profile> {
     let layers = whole.layers().iter().map(|layer| {
         let whole = &layer.measurements[0];

@@ -1,4 +1,4 @@
-//! What recomputation costs: steps under each checkpoint policy, next to what the simulator
+//! The price of recomputation: steps under each checkpoint policy, next to what the simulator
 //! predicts from the measured stage times, and how much of the recomputation hides behind waiting.
 //! `cargo xtask bench recomputation --backend flex` runs it.
 
@@ -13,7 +13,7 @@ use stovepipe_benches::{Bench, Steps, seconds, spread, table};
 
 /// Measures training steps with and without recomputation on two stages, one thread each.
 ///
-/// What is recomputed while a rank would wait for a gradient costs nothing: the last columns
+/// What is recomputed while a rank would wait for a gradient costs nothing. The last columns
 /// compare the time spent recomputing on the rank that does most of it with how much longer the
 /// step takes.
 #[derive(Args)]
@@ -29,7 +29,7 @@ struct Arguments {
     steps: usize,
 }
 
-/// What is reported.
+/// The report.
 #[derive(Serialize)]
 struct Report {
     stages: usize,

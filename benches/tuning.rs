@@ -26,7 +26,7 @@ struct Arguments {
     rounds: usize,
 }
 
-/// What is reported; times in seconds.
+/// The report; times in seconds.
 #[derive(Serialize)]
 struct Report {
     /// The tuner's choice, measured again.

@@ -7,7 +7,6 @@ use stovepipe::prelude::*;
 use stovepipe::recompute::{Always, Never};
 use stovepipe_benches::{Model, mebibytes, table};
 
-use crate::Arguments;
 use crate::rehearsals::{GPIPE, Rehearsals, Setting};
 
 /// The largest model within the limit.
@@ -73,17 +72,21 @@ impl Rehearsals {
     }
 }
 
-/// What fits into the limit.
-pub(crate) fn by_limit(rehearsals: &Rehearsals, arguments: &Arguments) -> Result<Vec<Largest>> {
-    let limit = arguments.limit.as_u64();
+/// Finds the largest models within the limit.
+pub(crate) fn by_limit(
+    rehearsals: &Rehearsals,
+    stages: &[usize],
+    micro_batches: &[usize],
+    limit: u64,
+) -> Result<Vec<Largest>> {
     let never = &|| -> Box<dyn CheckpointPolicy> { Box::new(Never) };
     let always = &|| -> Box<dyn CheckpointPolicy> { Box::new(Always) };
     let model = rehearsals.model;
     let plain = Setting { model, stages: 1, micro_batches: 1, schedule: GPIPE, policy: never };
     let mut found: Vec<Largest> = rehearsals.largest(plain, limit)?.into_iter().collect();
-    for &stages in &arguments.stages {
+    for &stages in stages {
         let mut best: Option<(usize, usize)> = None;
-        for &micro_batches in arguments.micro_batches.iter().filter(|m| **m <= model.batch) {
+        for &micro_batches in micro_batches.iter().filter(|m| **m <= model.batch) {
             let setting = Setting { stages, micro_batches, policy: always, ..plain };
             let layers = rehearsals.most_layers(setting, limit)?;
             if best.is_none_or(|(most, _)| layers > most) {

@@ -1,6 +1,6 @@
-//! What ranks allocate under each checkpoint policy, next to what is predicted of them from
-//! measured layers; how the peak follows stages and micro-batches; and how large a model fits into
-//! a limit. `cargo xtask bench memory --backend flex` runs it.
+//! The bytes that ranks allocate under each checkpoint policy, next to what is predicted of them
+//! from measured layers; how the peak follows stages and micro-batches; and how large a model fits
+//! into a limit. `cargo xtask bench memory --backend flex` runs it.
 
 mod largest;
 mod rehearsals;
@@ -31,12 +31,12 @@ struct Arguments {
     /// Numbers of micro-batches.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32])]
     micro_batches: Vec<usize>,
-    /// What a rank may hold where the largest model is looked for.
+    /// The most that a rank may hold where the largest model is looked for.
     #[arg(long, default_value = "256MiB")]
     limit: ByteSize,
 }
 
-/// What is reported; all sizes in bytes.
+/// The report; all sizes in bytes.
 #[derive(Serialize)]
 struct Report {
     policies: Vec<Peak>,
@@ -56,9 +56,11 @@ fn main() -> Result<()> {
     print_policies(&policies);
     let always = by_shape(&rehearsals, arguments)?;
     print_shapes(&rehearsals, &always, arguments);
-    let largest = largest::by_limit(&rehearsals, arguments)?;
+    let limit = arguments.limit.as_u64();
+    let largest =
+        largest::by_limit(&rehearsals, &arguments.stages, &arguments.micro_batches, limit)?;
     largest::print(&largest, arguments.limit);
-    bench.report(Report { policies, always, limit: arguments.limit.as_u64(), largest })
+    bench.report(Report { policies, always, limit, largest })
 }
 
 /// Every policy, on up to four stages.

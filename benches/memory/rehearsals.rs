@@ -6,8 +6,8 @@ use serde::Serialize;
 use stovepipe::burn::optim::AdamConfig;
 use stovepipe::partition::{Costs, Uniform};
 use stovepipe::prelude::*;
-use stovepipe::recompute::Layout;
-use stovepipe::schedule::{Edges, GPipe, OneFOneB, Program, Shape, StageMemory};
+use stovepipe::recompute::lower;
+use stovepipe::schedule::{Edges, GPipe, OneFOneB, Shape, StageMemory};
 use stovepipe::tune::{LayerProfile, Profile};
 use stovepipe::{Profiling, Rehearsal};
 use stovepipe_benches::{BenchBuilder, Model};
@@ -28,13 +28,13 @@ pub(crate) struct Peak {
 }
 
 impl Peak {
-    /// What was predicted, divided by what was measured.
+    /// The predicted bytes, divided by what was measured.
     pub(crate) fn ratio(&self) -> f64 {
         self.predicted as f64 / self.measured as f64
     }
 }
 
-/// What is measured with.
+/// A model whose ranks are run, and the profile that predicts them.
 pub(crate) struct Rehearsals {
     pub(crate) model: Model,
     pub(crate) profile: Profile,
@@ -103,11 +103,8 @@ impl Rehearsals {
             .map(|layers| profile.stage_memory(layers, model.batch.div_ceil(micro_batches)))
             .collect::<Result<_, _>>()?;
         let plan = (setting.schedule)().plan(Shape::new(stages, micro_batches))?;
-        let sizes = partition.sizes();
-        let layout = Layout::new(&plan, &sizes)?;
-        let retention = (setting.policy)().retention(layout)?.with_recomputed(&plan, &sizes);
-        let edges = Edges::chain(stages);
-        let program = Program::lower(&plan, &edges, &retention)?;
+        let (sizes, policy) = (partition.sizes(), (setting.policy)());
+        let program = lower(&plan, &sizes, &*policy, &Edges::chain(stages))?;
         let needs = |rank: usize| {
             let stage = &memory[plan.stages_of(rank)[0].index()];
             let gradients: u64 = stage.layers.iter().map(|layer| layer.gradients).sum();

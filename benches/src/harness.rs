@@ -1,4 +1,4 @@
-//! What every benchmark that trains does alike: its command line, and its report with the machine.
+//! The frame of every benchmark that trains: its command line, and its report with the machine.
 //!
 //! ```no_run
 //! use clap::Args;
@@ -33,18 +33,18 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use serde::Serialize;
 use stovepipe::prelude::*;
 
-use crate::model::BenchBuilder;
+use crate::model::{BenchBuilder, Model};
+use crate::on::{Machine, On};
 use crate::report::Destination;
-use crate::{Machine, Model, On};
 
 /// A benchmark: what it was asked for.
 pub struct Bench<A> {
     name: &'static str,
     /// Its own arguments.
     pub own: A,
-    /// What it runs on.
+    /// The backend that it runs on.
     pub on: On,
-    /// What it trains.
+    /// The model that it trains.
     pub model: Model,
     destination: Destination,
 }
@@ -60,10 +60,12 @@ impl<A: Args> Bench<A> {
     /// The same with other defaults for some of the arguments that all benchmarks have.
     #[must_use]
     pub fn parse_with(name: &'static str, defaults: &[(&'static str, &'static str)]) -> Self {
-        let command = Command::new(name);
-        let command = Destination::augment_args(Model::augment_args(On::augment_args(command)));
-        // Last, because it brings the description too.
-        let mut command = A::augment_args(command);
+        let own = A::augment_args(Command::new(name));
+        // The others would put their descriptions in its place.
+        let short = own.get_about().cloned().unwrap_or_default();
+        let long = own.get_long_about().cloned().unwrap_or_else(|| short.clone());
+        let command = Destination::augment_args(Model::augment_args(On::augment_args(own)));
+        let mut command = command.about(short).long_about(long);
         for &(argument, value) in defaults {
             command = command.mut_arg(argument, |argument| argument.default_value(value));
         }
@@ -111,7 +113,7 @@ impl<A> Bench<A> {
     }
 }
 
-/// What each report begins with.
+/// A report, after what all begin with.
 #[derive(Serialize)]
 struct Report<R> {
     machine: Machine,

@@ -1,4 +1,5 @@
-//! What the benchmarks share: command line, machine, model, measured steps, tables and reports.
+//! Everything that the benchmarks share: command line, machine, model, measured steps, tables and
+//! reports.
 //!
 //! One that trains begins with [`Bench::parse`] and ends with [`Bench::report`].
 

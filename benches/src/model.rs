@@ -13,7 +13,7 @@ use stovepipe::prelude::*;
 
 /// A pipeline of the [`Model`].
 pub type BenchPipeline = Pipeline<Tensor<3>, Tensor<3>, Tensor<3>>;
-/// What builds a [`BenchPipeline`].
+/// The builder of a [`BenchPipeline`].
 pub type BenchBuilder = Builder<Tensor<3>, Tensor<3>, Tensor<3>>;
 
 /// Sizes of the model and of its batch.

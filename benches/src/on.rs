@@ -1,4 +1,5 @@
-//! What a benchmark runs on: the backend, and the machine with its devices and versions.
+//! The ground that a benchmark stands on: the backend, and the machine with its devices and
+//! versions.
 
 use std::fmt;
 use std::process::Command;
@@ -31,7 +32,7 @@ impl On {
         Ok(backend_named(&self.name, self.threads)?)
     }
 
-    /// What reports say of it.
+    /// The description of it for reports.
     ///
     /// # Errors
     ///
@@ -53,7 +54,7 @@ impl On {
     }
 }
 
-/// What the figures were measured on.
+/// The machine that the figures were measured on.
 #[derive(Serialize)]
 pub struct Machine {
     backend: String,

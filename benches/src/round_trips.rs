@@ -6,7 +6,7 @@ use anyhow::Result;
 use stovepipe::tune::Time;
 use stovepipe_testkit::jobs::AS_RANK;
 
-/// What this process has to do as a rank of a job; none if it is the one that starts jobs.
+/// The work of this process as a rank of a job; none if it is the one that starts jobs.
 #[must_use]
 pub fn act_of_rank() -> Option<String> {
     let mut arguments = std::env::args().skip_while(|argument| argument != AS_RANK).skip(1);

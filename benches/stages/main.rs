@@ -42,7 +42,7 @@ struct Arguments {
     calibrate: bool,
 }
 
-/// What is reported.
+/// The report.
 #[derive(Serialize)]
 struct Report {
     stages: usize,
@@ -78,7 +78,7 @@ struct AgainstTorch {
     version: String,
 }
 
-/// What was measured of one number of micro-batches.
+/// All that was measured of one number of micro-batches.
 #[derive(Default)]
 struct Measured {
     one_stage: Steps,

@@ -37,7 +37,7 @@ pub(crate) fn refuses(
     }
 }
 
-/// What is trained.
+/// A run of the script.
 pub(crate) struct Run {
     pub(crate) schedule: &'static str,
     pub(crate) stages: usize,
@@ -46,7 +46,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// What the script prints of it.
+    /// Runs the script, and reads what it prints.
     pub(crate) fn measure(&self, python: &Path, on: &On, model: &Model) -> Result<Line> {
         let output = Command::new(python)
             .arg("peers/torch_pipelining.py")

@@ -101,7 +101,7 @@ pub(crate) enum Transport {
     Mpi,
 }
 
-/// What to say of an argument that takes one of many names.
+/// The help for an argument that takes one of many names.
 fn help<'a>(
     about: &str,
     choices: impl IntoIterator<Item = (&'a str, &'a str)>,

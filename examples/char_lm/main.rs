@@ -15,6 +15,7 @@ use arguments::{Arguments, Transport};
 use clap::Parser;
 use corpus::Corpus;
 use indicatif::{ProgressBar, ProgressStyle};
+use model::{LanguageModel, LanguageModelBuilder};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use report::{Point, Run};
@@ -27,9 +28,6 @@ use stovepipe::recompute::{PolicyError, PolicyFacts};
 const SAMPLE: usize = 300;
 /// How many batches the validation loss is averaged over.
 const VALIDATION_BATCHES: usize = 4;
-
-type LanguageModel = Pipeline<Tensor<2, Int>, Tensor<3>, Tensor<2, Int>>;
-type Builder = stovepipe::Builder<Tensor<2, Int>, Tensor<3>, Tensor<2, Int>>;
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
@@ -106,7 +104,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn configure(arguments: &Arguments, corpus: &Corpus) -> Result<Builder> {
+fn configure(arguments: &Arguments, corpus: &Corpus) -> Result<LanguageModelBuilder> {
     let model = model::language_model(corpus.vocabulary(), arguments);
     let builder = Pipeline::builder(model)
         .backend(arguments.backend()?)
@@ -132,12 +130,12 @@ fn configure(arguments: &Arguments, corpus: &Corpus) -> Result<Builder> {
 }
 
 #[cfg(feature = "mpi")]
-fn over_mpi(builder: Builder) -> Result<Builder> {
+fn over_mpi(builder: LanguageModelBuilder) -> Result<LanguageModelBuilder> {
     Ok(builder.transport(Mpi::world()?))
 }
 
 #[cfg(not(feature = "mpi"))]
-fn over_mpi(_: Builder) -> Result<Builder> {
+fn over_mpi(_: LanguageModelBuilder) -> Result<LanguageModelBuilder> {
     anyhow::bail!("this program was built without MPI: build it with `--features mpi`")
 }
 

@@ -10,6 +10,12 @@ use stovepipe::prelude::*;
 
 use crate::arguments::Arguments;
 
+/// A pipeline from character numbers to logits, compared with the next characters.
+pub(crate) type LanguageModel = Pipeline<Tensor<2, Int>, Tensor<3>, Tensor<2, Int>>;
+/// The builder of a [`LanguageModel`].
+pub(crate) type LanguageModelBuilder =
+    stovepipe::Builder<Tensor<2, Int>, Tensor<3>, Tensor<2, Int>>;
+
 /// From character numbers `[batch, seq]` to logits `[batch, seq, vocabulary]`.
 pub(crate) fn language_model(
     vocabulary: usize,

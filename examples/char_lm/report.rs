@@ -1,4 +1,4 @@
-//! What a run leaves behind: numbers on the terminal, and a folder with pictures, trace and report.
+//! Traces of a run: numbers on the terminal, and a folder with pictures, trace and report.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use serde::Serialize;
 use stovepipe::Step;
 use stovepipe::schedule::{CostModel, Panel, Timeline, render_svg, render_trace, simulate};
 
-use crate::LanguageModel;
 use crate::arguments::Arguments;
+use crate::model::LanguageModel;
 
 /// Stage times are medians over this many of the last steps.
 const RECENT: usize = 20;
@@ -23,7 +23,7 @@ pub(crate) struct Point {
     pub(crate) loss: f64,
 }
 
-/// What a run has measured so far.
+/// Everything that a run has measured so far.
 pub(crate) struct Run {
     unigram_entropy: f64,
     training: Vec<Point>,

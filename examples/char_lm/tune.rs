@@ -13,10 +13,9 @@ use stovepipe::Profiling;
 use stovepipe::recompute::PolicyFacts;
 use stovepipe::tune::{Choice, Cluster, Profile, Report, Tuner};
 
-use crate::Builder;
 use crate::arguments::Arguments;
 use crate::corpus::Corpus;
-use crate::model;
+use crate::model::{LanguageModelBuilder, language_model};
 
 /// Counts the bytes that are allocated, to know what layers keep.
 #[global_allocator]
@@ -27,7 +26,7 @@ const SHOWN: usize = 8;
 
 /// Measures every layer at powers of two as sizes, the other ranks busy meanwhile.
 pub(crate) fn measure(
-    builder: &Builder,
+    builder: &LanguageModelBuilder,
     arguments: &Arguments,
     corpus: &Corpus,
 ) -> Result<Profile> {
@@ -36,7 +35,7 @@ pub(crate) fn measure(
         .take_while(|&size| size < arguments.batch)
         .collect();
     sizes.push(arguments.batch);
-    let layers = model::language_model(corpus.vocabulary(), arguments).len();
+    let layers = language_model(corpus.vocabulary(), arguments).len();
     let bar = ProgressBar::new(layers as u64);
     let style = ProgressStyle::with_template("measuring {msg} {bar:30} {pos}/{len}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
@@ -56,9 +55,9 @@ pub(crate) fn measure(
     Ok(profile)
 }
 
-/// What checkpoint policies want to know of the layers, measured.
+/// Measures what checkpoint policies may want to know of the layers.
 pub(crate) fn facts(
-    builder: &Builder,
+    builder: &LanguageModelBuilder,
     arguments: &Arguments,
     corpus: &Corpus,
 ) -> Result<PolicyFacts> {

@@ -7,15 +7,16 @@ use std::time::{Duration, Instant};
 
 /// The first argument that makes a program a rank of a job instead of what starts it.
 pub const AS_RANK: &str = "--as-rank";
-/// What each process prints its number behind, so that [`launch`] can look whether it is gone.
+/// The word behind which each process prints its number, so that [`launch`] can look whether it is
+/// gone.
 pub const PROCESS: &str = "process ";
 
 /// No job takes that long; one that fails must end within 30 seconds.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What became of a job.
+/// The end of a job.
 pub struct Ended {
-    /// What `mpirun` returned.
+    /// The status that `mpirun` returned.
     pub status: ExitStatus,
     /// Standard output, then standard error.
     pub output: String,

@@ -2,13 +2,19 @@
 //! with parts that get no gradient, skip connections.
 
 use stovepipe::burn::module::Module;
-use stovepipe::burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear};
+use stovepipe::burn::nn::{
+    Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig,
+};
 use stovepipe::burn::tensor::activation::{gelu, softmax};
 use stovepipe::burn::tensor::{Device, Int, Tensor};
 use stovepipe::prelude::*;
 
-use crate::models::linear;
 use crate::values::{CLASSES, DIM, Tokens};
+
+/// Initializes a linear layer with a bias.
+pub(crate) fn linear(from: usize, to: usize) -> impl Fn(&Device) -> Linear + Send + Sync + 'static {
+    move |device| LinearConfig::new(from, to).init(device)
+}
 
 /// Turns token ids into vectors.
 #[derive(Module, Debug)]

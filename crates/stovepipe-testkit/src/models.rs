@@ -1,11 +1,11 @@
 //! Models, and the layers that most of them begin and end with.
 
-use stovepipe::burn::nn::{EmbeddingConfig, LayerNormConfig, Linear, LinearConfig};
+use stovepipe::burn::nn::{EmbeddingConfig, LayerNormConfig};
+use stovepipe::burn::tensor::Tensor;
 use stovepipe::burn::tensor::activation::gelu;
-use stovepipe::burn::tensor::{Device, Tensor};
 use stovepipe::{Boundary, Sequential};
 
-use crate::layers::{Attention, Embed, Fork, Join};
+use crate::layers::{Attention, Embed, Fork, Join, linear};
 use crate::values::{CLASSES, DIM, Tokens};
 
 /// Seven layers: token ids, an input that is used four times, a tuple with unused parts, a layer
@@ -53,9 +53,4 @@ where
     fn linear(self, name: impl Into<String>, from: usize, to: usize) -> Self {
         self.push_module(name, linear(from, to), |m, x: Tensor<D>| m.forward(x))
     }
-}
-
-/// Initializes a linear layer with a bias.
-pub(crate) fn linear(from: usize, to: usize) -> impl Fn(&Device) -> Linear + Send + Sync + 'static {
-    move |device| LinearConfig::new(from, to).init(device)
 }

@@ -75,8 +75,8 @@ pub struct UnknownBackend {
     known: String,
 }
 
-/// The backend of this name. Of several names with commas between them, each rank has one in turn, and
-/// of those of one name each the next device.
+/// The backend of this name. Of several names with commas between them, each rank has one in turn,
+/// and of those of one name each the next device.
 ///
 /// `threads` is how many each rank computes with on the processor.
 ///

@@ -1,4 +1,4 @@
-//! What a rank is said to need is what it allocates.
+//! A rank allocates what it is said to need.
 
 use peak_alloc::PeakAlloc;
 use stovepipe::burn::module::Module;
@@ -66,7 +66,7 @@ fn builder(staged: bool) -> Builder<Tensor<2, Int>, Tensor<3>, Tensor<2, Int>> {
         .loss(CrossEntropy)
 }
 
-/// What each rank is said to need.
+/// The bytes that each rank is said to need.
 fn predicted(profile: &Profile, builder: Setup, micro_batches: usize) -> Vec<u64> {
     let mut pipeline = builder().build().expect("builds");
     let program = pipeline.program(SAMPLES).expect("a program");

@@ -1,4 +1,4 @@
-//! What holds of pipelines, in one program: each links Burn, which takes longer than most tests.
+//! Tests of pipelines, in one program: each links Burn, which takes longer than most tests.
 //!
 //! Programs of their own are only those that look at a whole process or are one: `backends` and
 //! `memory` count its bytes, `jobs` is started by `mpirun`, `downstream` runs Cargo.

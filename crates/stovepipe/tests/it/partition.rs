@@ -1,4 +1,4 @@
-//! What the cut of the layers goes by.
+//! Layers are cut by parameters, number, work or given costs.
 
 use stovepipe::burn::module::Module;
 use stovepipe::burn::nn::{Linear, LinearConfig};

@@ -12,7 +12,7 @@ use stovepipe_testkit::{
     parameter_bits, same_on_any_cut, toy, train,
 };
 
-/// What needs care in 16 bits: randomness, statistics, an added loss, a skip.
+/// Does what needs care in 16 bits: randomness, statistics, an added loss, a skip.
 #[derive(Module, Debug)]
 struct Careful {
     up: Linear,

@@ -94,7 +94,7 @@ fn timelines_and_contributions_are_put_together() {
     assert_eq!(alone.gather(vec![7]).expect("its own"), [[7]]);
 }
 
-/// What rank 2 of three says when it is set up otherwise, and that all say the same.
+/// Sets rank 2 of three up otherwise, and returns what it says; all must say the same.
 fn refusal(other: fn(ToyBuilder) -> ToyBuilder, samples: usize) -> String {
     let said = on_ranks(3, move |rank, endpoint| {
         let builder = builder(3).transport(endpoint);

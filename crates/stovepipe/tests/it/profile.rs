@@ -1,4 +1,4 @@
-//! What is measured of a model, and that measuring it leaves no trace.
+//! Profiles hold what is measured of a model, and measuring it leaves no trace.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};

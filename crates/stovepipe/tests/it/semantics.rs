@@ -1,4 +1,4 @@
-//! What training means stays the same however it is split: dropout, clipping, weights, frozen
+//! Training means the same however it is split: dropout, clipping, weights, frozen
 //! parameters and accumulated mini-batches, each against one stage, bit for bit.
 
 use stovepipe::burn::grad_clipping::GradientClippingConfig;

@@ -1,5 +1,5 @@
-//! What crosses stages besides the chain of activations, and what comes back besides the loss, each
-//! against one stage, bit for bit.
+//! Values that cross stages besides the chain of activations, and values that come back besides the
+//! loss, each against one stage, bit for bit.
 
 use stovepipe::burn::module::Module;
 use stovepipe::burn::nn::{Linear, LinearConfig};

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Trial};
 use stovepipe_testkit::jobs::{AS_RANK, PROCESS, launch};
 
-/// What one rank of a job does; its name is the job's.
+/// The work of one rank of a job; its name is the job's.
 type Act = fn(&[String]) -> Result<(), String>;
 
 const ACTS: [(&str, Act); 4] = [

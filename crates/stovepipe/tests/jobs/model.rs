@@ -41,7 +41,7 @@ pub(crate) fn model(
         .tie(["down.0.linear.weight", "up.0.linear.weight"])
 }
 
-/// What all jobs have in common.
+/// Begins the pipeline of every job.
 pub(crate) fn builder(model: Sequential<Tokens, Tensor<3>>) -> Builder<Tokens, Tensor<3>, Tokens> {
     classifier(model)
         .backend(Flex::new())
