@@ -128,7 +128,7 @@ pub(super) fn batch(step: usize) -> (Ids, Ids) {
     (ids(5), ids(3))
 }
 
-/// What a short training came to.
+/// The results of a short training.
 pub(super) struct Trained {
     pub(super) initial: Values,
     pub(super) gradients: Values,

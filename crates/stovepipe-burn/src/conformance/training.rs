@@ -7,7 +7,7 @@ use stovepipe_checkpoint::{Always, Never};
 
 use super::model::{LAYERS, Trained, Values, batch, parameters, pipeline, said, train};
 use super::reference::Reference;
-use super::{Outcome, Verdict};
+use super::verdict::{Outcome, Verdict};
 use crate::backend::Backend;
 use crate::backend::mixed::Mixed;
 

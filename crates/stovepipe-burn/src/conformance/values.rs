@@ -7,7 +7,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
 use super::model::said;
-use super::{Outcome, Verdict};
+use super::verdict::{Outcome, Verdict};
 use crate::backend::Backend;
 use crate::layer::Layer;
 use crate::layer::context::LayerContext;
