@@ -1,5 +1,5 @@
-//! The model that the checks train: token ids, an input that is used four times, dropout, a tuple with whole
-//! numbers that get no gradient.
+//! The model that the checks train: token ids, an input that is used four times, dropout, a tuple
+//! with whole numbers that get no gradient.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -26,8 +26,8 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Says on the error stream what was found, past the test harness, which would swallow it: what wasn't checked
-/// must be seen.
+/// Says on the error stream what was found, past the test harness, which would swallow it: what
+/// wasn't checked must be seen.
 pub fn tell(findings: &[Finding]) {
     for finding in findings {
         say(&finding.to_string());

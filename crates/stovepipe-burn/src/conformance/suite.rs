@@ -36,7 +36,8 @@ impl Check {
     }
 }
 
-/// How long [`run_all`] lets a check run before it calls it hung. Software renderers compile slowly.
+/// How long [`run_all`] lets a check run before it calls it hung. Software renderers compile
+/// slowly.
 pub const LIMIT: Duration = Duration::from_secs(600);
 
 /// All checks, in the order of the suite.
@@ -62,8 +63,8 @@ pub fn checks() -> Vec<Check> {
     ]
 }
 
-/// Runs every check on a backend. A layer of the models panics on purpose: that panic's message on the error
-/// stream is part of the check.
+/// Runs every check on a backend. A layer of the models panics on purpose: that panic's message on
+/// the error stream is part of the check.
 ///
 /// # Errors
 ///
@@ -72,8 +73,8 @@ pub fn run_all(backend: impl Backend + 'static) -> Result<Vec<Finding>, String> 
     run_all_within(LIMIT, backend)
 }
 
-/// As [`run_all`], with another limit than [`LIMIT`] for each check. A check that isn't done by then is
-/// reported, its thread left behind, and no further one begun.
+/// As [`run_all`], with another limit than [`LIMIT`] for each check. A check that isn't done by
+/// then is reported, its thread left behind, and no further one begun.
 ///
 /// # Errors
 ///
