@@ -48,11 +48,6 @@ impl Backend {
         }
     }
 
-    /// Whether CubeCL writes its kernels.
-    pub(crate) fn is_of_cubecl(self) -> bool {
-        matches!(self, Self::Wgpu | Self::Cuda)
-    }
-
     /// Says how to set it up if that hasn't been done.
     pub(crate) fn require(self) -> Result<()> {
         let setup = match self {

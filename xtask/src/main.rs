@@ -10,7 +10,7 @@ mod shell;
 mod test;
 mod tidy;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use backend::Backend;
 use clap::{Parser, Subcommand, ValueEnum};
 use setup::Setup;
@@ -192,7 +192,7 @@ fn bench(
     backend.require()?;
     let mut bench = cargo(["bench", "--bench", benchmark.target()]).args(backend.built());
     bench = bench.args(features.iter().flat_map(|feature| ["--features", feature]));
-    if backend.is_of_cubecl() {
+    if backend != Backend::Flex {
         bench = bench.args(at_full_speed()?);
     }
     bench = bench.args(["--", "--backend", backend.name()]).args(arguments);
@@ -210,11 +210,28 @@ fn bench(
     bench.run()
 }
 
-/// Undoes the settings of Cargo's configuration that hurry the compiling of crates which devices
-/// wait for.
+/// Undoes the settings of Cargo's configuration that hurry the compiling of crates which Flex doesn't
+/// need: those after the comment that begins so.
 fn at_full_speed() -> Result<Vec<String>> {
     let config = std::fs::read_to_string(shell::root().join(".cargo/config.toml"))?;
-    let hurried = config.lines().filter_map(|line| line.strip_suffix(" = { opt-level = 1 }"));
+    let (_, hurried) = config.split_once("# Hurried").context("nothing is hurried")?;
+    let hurried = hurried.lines().take_while(|line| !line.starts_with('['));
+    let names = hurried.filter_map(|line| line.split_once(" = { opt-level").map(|(name, _)| name));
     let speed = |name| format!("--config=profile.release.package.{name}.opt-level=3");
-    Ok(hurried.map(speed).collect())
+    Ok(names.map(speed).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn benchmarks_run_at_full_speed() {
+        let settings = at_full_speed().expect("a configuration");
+        let of = |name| {
+            settings.contains(&format!("--config=profile.release.package.{name}.opt-level=3"))
+        };
+        assert!(of("burn-cubecl") && of("naga") && of("tch"));
+        assert!(!of("gemm-c32") && !of("xtask"));
+    }
 }
