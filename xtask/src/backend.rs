@@ -1,4 +1,5 @@
-//! The backends that tests and benchmarks can run on: which crates and features they are, and what they need.
+//! The backends that tests and benchmarks can run on: which crates and features they are, and what
+//! they need.
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
@@ -47,11 +48,6 @@ impl Backend {
         }
     }
 
-    /// Whether CubeCL writes its kernels.
-    pub(crate) fn is_of_cubecl(self) -> bool {
-        matches!(self, Self::Wgpu | Self::Cuda)
-    }
-
     /// Says how to set it up if that hasn't been done.
     pub(crate) fn require(self) -> Result<()> {
         let setup = match self {
@@ -66,8 +62,8 @@ impl Backend {
         Ok(())
     }
 
-    /// What Cargo builds for programs that run on it. Backends are built together where they can be, so that one
-    /// build of Burn serves them.
+    /// Cargo's arguments for building programs that run on it. Backends are built together where
+    /// they can be, so that one build of Burn serves them.
     pub(crate) fn built(self) -> Vec<&'static str> {
         match self {
             Self::Flex => Vec::new(),
@@ -83,8 +79,8 @@ impl Backend {
         }
     }
 
-    /// What Cargo tests: on Flex everything, on another backend its crate and what runs on every backend there
-    /// is.
+    /// Cargo's arguments for testing: on Flex everything, on another backend its crate and what
+    /// runs on every backend there is.
     pub(crate) fn tested(self) -> Vec<&'static str> {
         let (package, feature, test) = match self {
             Self::Flex => return Vec::new(),

@@ -10,8 +10,8 @@ use crate::setup::Setup;
 use crate::shell::cargo;
 use crate::tidy;
 
-/// The crates of the workspace that each crate may depend on. Dependencies point down: nothing lower
-/// knows anything higher, and only what is on top of `stovepipe-burn` knows Burn.
+/// The crates of the workspace that each crate may depend on. Dependencies point down: nothing
+/// lower knows anything higher, and only what is on top of `stovepipe-burn` knows Burn.
 const MAY_KNOW: [(&str, &[&str]); 14] = [
     ("stovepipe-schedule", &[]),
     ("stovepipe-partition", &[]),

@@ -1,5 +1,5 @@
-//! Developer commands: `cargo xtask setup`, `test`, `lint`, `bench`. What they check stands in their own modules;
-//! what users need is in the library and the examples.
+//! Developer commands: `cargo xtask setup`, `test`, `lint`, `ci`, `bench`. What they check stands
+//! in their own modules; what users need is in the library and the examples.
 
 mod backend;
 mod floors;
@@ -10,7 +10,7 @@ mod shell;
 mod test;
 mod tidy;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use backend::Backend;
 use clap::{Parser, Subcommand, ValueEnum};
 use setup::Setup;
@@ -26,8 +26,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Runs all tests that need only Rust, documentation examples and downstream crates included; of backends but
-    /// Flex and of transports those of the backend or transport.
+    /// Runs all tests that need only Rust, documentation examples and downstream crates included;
+    /// of backends but Flex and of transports those of the backend or transport.
     Test {
         /// The backend to test.
         #[arg(long, value_enum, default_value_t = Backend::Flex)]
@@ -44,25 +44,26 @@ enum Command {
     },
     /// Checks format, house rules, dependencies, clippy and documentation.
     Lint {
-        /// Checks the crates and features of backends and transports too, after setting up what that needs.
+        /// Checks the crates and features of backends and transports too, after setting up what
+        /// that needs.
         #[arg(long)]
         all: bool,
         /// Checks clippy and documentation with this transport instead.
         #[arg(long, value_enum, conflicts_with = "all")]
         transport: Option<Transport>,
     },
-    /// Does all that is done before a change is accepted: checks and tests everything, with every backend and
-    /// transport, after installing what they need.
+    /// Does all that is done before a change is accepted: checks and tests everything, with every
+    /// backend and transport, after installing what they need.
     Ci,
     /// Installs what a backend or a transport needs on Debian or Ubuntu, or says how to.
     Setup {
-        /// What for.
+        /// The backend or transport.
         #[arg(value_enum, required = true)]
         what: Vec<Setup>,
     },
     /// Measures training on a backend, prints a table and writes JSON; or a transport, and prints.
     Bench {
-        /// What is measured.
+        /// The thing to measure.
         #[arg(value_enum, default_value_t = Benchmark::Stages)]
         benchmark: Benchmark,
         /// The backend to measure on.
@@ -71,7 +72,8 @@ enum Command {
         /// The transport to measure.
         #[arg(long, value_enum, conflicts_with = "backend")]
         transport: Option<Transport>,
-        /// Further features of Cargo, such as `autotune`, `fusion` and `vulkan` on graphics processors.
+        /// Further features of Cargo, such as `autotune`, `fusion` and `vulkan` on graphics
+        /// processors.
         #[arg(long, value_delimiter = ',')]
         features: Vec<String>,
         /// Arguments for the benchmark; `-- --help` lists them.
@@ -80,12 +82,12 @@ enum Command {
     },
 }
 
-/// What can be measured.
+/// A thing that can be measured.
 #[derive(Clone, Copy, ValueEnum)]
 enum Benchmark {
     /// One stage against two.
     Stages,
-    /// What ranks allocate, against what is predicted of them, and what fits into a limit.
+    /// The memory that ranks allocate, next to its prediction, and models that fit into a limit.
     Memory,
     /// Steps against what the tuner predicts of them.
     Prediction,
@@ -171,8 +173,8 @@ fn main() -> Result<()> {
     }
 }
 
-/// What a machine with nothing but Rust can do comes first: meanwhile the rest is installed. What users get by
-/// default is tested as they build it.
+/// Begins with what needs nothing but Rust, while the rest is installed: what users get by default
+/// is tested as they build it.
 fn ci() -> Result<()> {
     let setting_up = Setup::all_meanwhile()?;
     lint::read()?;
@@ -190,7 +192,7 @@ fn bench(
     backend.require()?;
     let mut bench = cargo(["bench", "--bench", benchmark.target()]).args(backend.built());
     bench = bench.args(features.iter().flat_map(|feature| ["--features", feature]));
-    if backend.is_of_cubecl() {
+    if backend != Backend::Flex {
         bench = bench.args(at_full_speed()?);
     }
     bench = bench.args(["--", "--backend", backend.name()]).args(arguments);
@@ -208,10 +210,28 @@ fn bench(
     bench.run()
 }
 
-/// What undoes the settings of Cargo's configuration that hurry the compiling of crates which devices wait for.
+/// Undoes the settings of Cargo's configuration that hurry the compiling of crates which Flex doesn't
+/// need: those after the comment that begins so.
 fn at_full_speed() -> Result<Vec<String>> {
     let config = std::fs::read_to_string(shell::root().join(".cargo/config.toml"))?;
-    let hurried = config.lines().filter_map(|line| line.strip_suffix(" = { opt-level = 1 }"));
+    let (_, hurried) = config.split_once("# Hurried").context("nothing is hurried")?;
+    let hurried = hurried.lines().take_while(|line| !line.starts_with('['));
+    let names = hurried.filter_map(|line| line.split_once(" = { opt-level").map(|(name, _)| name));
     let speed = |name| format!("--config=profile.release.package.{name}.opt-level=3");
-    Ok(hurried.map(speed).collect())
+    Ok(names.map(speed).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn benchmarks_run_at_full_speed() {
+        let settings = at_full_speed().expect("a configuration");
+        let of = |name| {
+            settings.contains(&format!("--config=profile.release.package.{name}.opt-level=3"))
+        };
+        assert!(of("burn-cubecl") && of("naga") && of("tch"));
+        assert!(!of("gemm-c32") && !of("xtask"));
+    }
 }

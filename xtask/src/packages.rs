@@ -1,5 +1,5 @@
-//! What the workspace takes from others: under which licences, from where, in how many versions, and what is
-//! known to be wrong with it. And whether its own crates can be packaged.
+//! Checks what the workspace takes from others: under which licences, from where, in how many
+//! versions, and which faults of it are known. And whether its own crates can be packaged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,8 +10,8 @@ use spdx::{Expression, ParseMode};
 
 use crate::shell::{cargo, program};
 
-/// Licences under which a dependency may be used: none asks more of our users than to name it, except that
-/// changes of its own files are published (MPL-2.0).
+/// Licences under which a dependency may be used: none asks more of our users than to name it,
+/// except that changes of its own files are published (MPL-2.0).
 const LICENCES: [&str; 14] = [
     "0BSD",
     "Apache-2.0",
@@ -35,14 +35,14 @@ const IN_A_FILE: [(&str, &str); 1] = [("cfg_block", "Apache-2.0")];
 /// Where packages come from, apart from the workspace.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// So many packages are there in several versions, because others ask for them. A dependency that would raise
-/// the number is worth a look: each version is compiled.
+/// So many packages are there in several versions, because others ask for them. A dependency that
+/// would raise the number is worth a look: each version is compiled.
 const DOUBLED: usize = 33;
 
 /// Advisories that don't concern us, and why.
 const UNCONCERNED: [(&str, &str); 0] = [];
 
-/// What `cargo metadata` says.
+/// The answer of `cargo metadata`.
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,

@@ -1,5 +1,5 @@
-//! `cargo xtask setup`: installs what a Debian or Ubuntu machine lacks, or says what to run where it may
-//! not. What is there is left alone.
+//! `cargo xtask setup`: installs what a Debian or Ubuntu machine lacks, or says what to run where
+//! it may not. What is there is left alone.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use crate::shell::{Meanwhile, program, root};
 /// The version that `tch` binds to.
 const TORCH: &str = "2.9.0";
 
-/// What can be set up.
+/// A thing that can be set up.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Setup {
     /// A Vulkan driver, if only Mesa's software renderer.
@@ -44,7 +44,8 @@ impl Setup {
             Self::Wgpu => {
                 !is_debian() || (has_library("libvulkan.so.1") && !vulkan_drivers().is_empty())
             }
-            // Set by the file that `configure_torch` writes, or by somebody who has a LibTorch already.
+            // Set by the file that `configure_torch` writes, or by somebody who has a LibTorch
+            // already.
             Self::Tch => std::env::var_os("LIBTORCH")
                 .map_or_else(|| torch_config().is_file(), |torch| is_libtorch(Path::new(&torch))),
             Self::Cuda => llvm().is_ok_and(|llvm| llvm.join(SENTINEL).exists()),
@@ -59,7 +60,8 @@ impl Setup {
         }
     }
 
-    /// Installs what all lack, while something else is done: in a process of its own, whose output waits.
+    /// Installs what all lack, while something else is done: in a process of its own, whose output
+    /// waits.
     pub(crate) fn all_meanwhile() -> Result<Meanwhile> {
         // PyTorch last: it takes longest, and downloads only.
         let all = [Self::Wgpu, Self::Mpi, Self::Cuda, Self::Tch];
@@ -109,8 +111,8 @@ fn is_debian() -> bool {
     Path::new("/usr/bin/apt-get").exists()
 }
 
-/// Whether a library of this name will be found: the loader knows it, or it is where LLVMs are or somebody told the
-/// loader to look.
+/// Whether a library of this name will be found: the loader knows it, or it is where LLVMs are or
+/// somebody told the loader to look.
 fn has_library(name: &str) -> bool {
     // Not everybody's path has the folder of the system's own programs.
     let loaders = ["ldconfig", "/sbin/ldconfig"].into_iter();
@@ -189,7 +191,7 @@ fn torch_of(python: &Path) -> Result<PathBuf> {
     Ok(PathBuf::from(program(python).args(["-c", find]).read()?.trim()))
 }
 
-/// What `.cargo/config.toml` includes: where LibTorch is.
+/// The file that `.cargo/config.toml` includes: where LibTorch is.
 fn torch_config() -> PathBuf {
     root().join("target/libtorch.toml")
 }
@@ -228,7 +230,8 @@ fn torch() -> Result<()> {
     }
 }
 
-/// Tells Cargo where LibTorch is: for building by a variable, for running by where libraries are looked for.
+/// Tells Cargo where LibTorch is: for building by a variable, for running by where libraries are
+/// looked for.
 fn configure_torch(folder: &Path) -> Result<()> {
     let folder = folder.display();
     let config = torch_config();

@@ -15,8 +15,8 @@ pub(crate) struct Run(Command);
 pub(crate) fn cargo<I: AsRef<OsStr>>(arguments: impl IntoIterator<Item = I>) -> Run {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut run = program(Path::new(&cargo)).args(arguments);
-    // What Cargo told this program of its own package: some build scripts would run again for it, and Burn be
-    // compiled again.
+    // What Cargo told this program of its own package: some build scripts would run again for it,
+    // and Burn be compiled again.
     for (name, _) in std::env::vars_os() {
         let shown = name.to_string_lossy();
         if shown.starts_with("CARGO_PKG_") || shown.starts_with("CARGO_MANIFEST_") {
@@ -33,7 +33,8 @@ pub(crate) fn program(name: impl AsRef<OsStr>) -> Run {
     Run(command)
 }
 
-/// The workspace's folder: where Cargo runs it, as checkouts that share a build folder share this program.
+/// The workspace's folder: where Cargo runs it, as checkouts that share a build folder share this
+/// program.
 pub(crate) fn root() -> PathBuf {
     let built = || env!("CARGO_MANIFEST_DIR").into();
     Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(built)).join("..")

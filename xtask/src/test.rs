@@ -8,8 +8,8 @@ use crate::lint::WITHOUT_BURN;
 use crate::setup::Setup;
 use crate::shell::{Run, cargo};
 
-/// Cargo's tests in the release profile, whose build of Burn the examples and benchmarks share. What fails
-/// keeps no other test program from running.
+/// Cargo's tests in the release profile, whose build of Burn the examples and benchmarks share.
+/// What fails keeps no other test program from running.
 fn tests(profile: &str) -> Run {
     cargo(["test", "--locked", "--no-fail-fast", profile])
 }

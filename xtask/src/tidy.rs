@@ -1,5 +1,5 @@
-//! House rules that no other tool checks. Each has a module of its own, with the reason for it; here stand the
-//! exceptions.
+//! House rules that no other tool checks. Each has a module of its own, with the reason for it;
+//! here stand the exceptions.
 
 mod documents;
 mod houses;
@@ -116,7 +116,7 @@ fn length(name: &str, text: &str, long: &[(&str, &str)]) -> Option<String> {
     }
 }
 
-/// What is wrong with the crates as houses.
+/// Complains of the crates as houses.
 fn crates(files: &BTreeMap<String, String>) -> Vec<String> {
     let mut problems = Vec::new();
     let found = files.keys().filter_map(|file| file.strip_prefix("crates/")?.split_once("/src/"));
@@ -164,7 +164,7 @@ mod tests {
         let files = [
             (
                 "a.rs",
-                format!("fn f() {{}}\n// {long}\n/// What it does.\nfn g(chunks: usize) {{}}\n"),
+                format!("fn f() {{}}\n// {long}\n/// What it does.\nfn g() {{}}\n// In chunks.\n"),
             ),
             ("b.toml", format!("# {long}\n")),
             ("c.md", format!("{long}\n`gone.rs`, chunks\n")),

@@ -1,7 +1,7 @@
 //! The CUDA backend: ranks on NVIDIA's graphics processors, through CubeCL.
 //!
-//! Building it needs no CUDA toolkit; the driver is looked for when devices are listed. Devices are lazy: work
-//! is queued, and each rank's thread has a stream of its own.
+//! Building it needs no CUDA toolkit; the driver is looked for when devices are listed. Devices are
+//! lazy: work is queued, and each rank's thread has a stream of its own.
 
 use std::path::Path;
 

@@ -1,7 +1,8 @@
 //! The Flex backend: every rank on the processor, in a thread pool of its own.
 //!
-//! Flex parallelizes through rayon and uses the pool that it is called in, so a rank with `n` threads
-//! computes on exactly `n` threads and never on another rank's. Results don't depend on their number.
+//! Flex parallelizes through rayon and uses the pool that it is called in, so a rank with `n`
+//! threads computes on exactly `n` threads and never on another rank's. Results don't depend on
+//! their number.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;

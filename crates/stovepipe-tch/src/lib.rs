@@ -1,8 +1,9 @@
-//! The LibTorch backend: ranks on the processor, each with a number of threads of its own, or on CUDA or
-//! MPS devices.
+//! The LibTorch backend: ranks on the processor, each with a number of threads of its own, or on
+//! CUDA or MPS devices.
 //!
-//! It needs LibTorch 2.9.0 when it is built and when it runs; the repository's page on this backend says how
-//! to get it. Burn calls its own LibTorch backend deprecated: this crate is where that is known.
+//! It needs LibTorch 2.9.0 when it is built and when it runs; the repository's page on this backend
+//! says how to get it. Burn calls its own LibTorch backend deprecated: this crate is where that is
+//! known.
 
 use burn::tensor::Device;
 use stovepipe_burn::{Backend, BackendError, RankThread};

@@ -39,8 +39,8 @@ fn a_device_that_is_not_there_is_an_error() {
     assert!(error.contains("CUDA device 99") && error.contains("install"), "{error}");
 }
 
-/// LibTorch remembers the number that any thread set last, and a thread that looks at its own for the
-/// first time takes over that one.
+/// LibTorch remembers the number that any thread set last, and a thread that looks at its own for
+/// the first time takes over that one.
 #[test]
 fn each_rank_has_its_own_number_of_threads() {
     let given = [3, 1, 0, 2];

@@ -1,5 +1,5 @@
-//! The wgpu backend: ranks on the graphics processors that Vulkan, Metal, DirectX 12 or OpenGL offer, or on a
-//! software renderer.
+//! The wgpu backend: ranks on the graphics processors that Vulkan, Metal, DirectX 12 or OpenGL
+//! offer, or on a software renderer.
 //!
 //! Devices are lazy: work is queued, and each rank's thread has a stream of its own.
 

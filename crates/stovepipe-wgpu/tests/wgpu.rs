@@ -12,8 +12,8 @@ fn wgpu_keeps_the_contract() {
     conformance::tell(&findings);
 }
 
-/// The only thing that is farther away than rounding; where Burn mends it, the page on this backend is to be
-/// changed.
+/// The only thing that is farther away than rounding; where Burn mends it, the page on this backend
+/// is to be changed.
 #[test]
 fn the_gradient_of_gelu_is_that_of_an_approximation() {
     let gradient = |device: &Device| -> Vec<f64> {

@@ -1,18 +1,21 @@
-//! The rule for names of files in documents: a file that is named exists, and its name says which one. A
-//! reader who follows a path to nowhere trusts the next one less.
+//! The rule for names of files in documents: a file that is named exists, and its name says which
+//! one. A reader who follows a path to nowhere trusts the next one less.
 
 use std::collections::BTreeSet;
 
-/// Names of files that every package has, or that programs write for users.
+/// Names of files that every package has.
 const COMMON: [&str; 6] =
     ["Cargo.toml", "Cargo.lock", "lib.rs", "main.rs", "mod.rs", "rustfmt.toml"];
-/// What the names of our own files end in.
+/// The endings of our own files' names.
 const ENDINGS: [&str; 4] = [".rs", ".md", ".toml", ".py"];
 
-/// Names in the document at `path` that lead nowhere, or to several of `files`, which have paths from the root.
+/// Names in the document at `path` that lead nowhere, or to several of `files`, which have paths
+/// from the root.
 pub(super) fn complaints(path: &str, text: &str, files: &BTreeSet<String>) -> Vec<String> {
     let mut problems = Vec::new();
     let mut is_code = false;
+    // The crate that was named last: in its section, or in its row of a table, names are its own.
+    let mut of = String::new();
     for (number, line) in text.lines().enumerate() {
         is_code ^= line.trim_start().starts_with("```");
         if is_code {
@@ -20,7 +23,12 @@ pub(super) fn complaints(path: &str, text: &str, files: &BTreeSet<String>) -> Ve
         }
         let mut say = |what: String| problems.push(format!("{}: {what}", number + 1));
         for code in line.split('`').skip(1).step_by(2) {
-            if let Some(problem) = named(code, files) {
+            if files.range(format!("crates/{code}/")..).next().is_some_and(|file| {
+                file.strip_prefix("crates/").is_some_and(|f| f.split('/').next() == Some(code))
+            }) {
+                of = format!("crates/{code}/");
+            }
+            if let Some(problem) = named(code, files, &of) {
                 say(problem);
             }
         }
@@ -35,18 +43,16 @@ pub(super) fn complaints(path: &str, text: &str, files: &BTreeSet<String>) -> Ve
     problems
 }
 
-/// Complains of a file's name in code marks.
-fn named(code: &str, files: &BTreeSet<String>) -> Option<String> {
+/// Complains of a file's name in code marks, where the crate `of` was named before.
+fn named(code: &str, files: &BTreeSet<String>, of: &str) -> Option<String> {
     let looks = |c: char| c.is_alphanumeric() || "/._-".contains(c);
     let is_file = ENDINGS.iter().any(|ending| code.ends_with(ending)) && code.len() > 3;
     let is_folder = code.contains('/') && code.ends_with('/');
     let is_name =
         code.chars().all(looks) && (is_file || is_folder) && !code.starts_with(['/', '.']);
-    // What is built, and names that every package has.
-    if !is_name || code.starts_with("target/") || COMMON.contains(&code) {
-        return None;
-    }
-    if exists(code, files) {
+    // Files that are built, or that the reader gives a name, and those that every package has.
+    let is_free = code.starts_with("target/") || code.contains("NAME") || COMMON.contains(&code);
+    if !is_name || is_free || exists(code, files) {
         return None;
     }
     let end = format!("/{}", code.trim_end_matches('/'));
@@ -63,6 +69,9 @@ fn named(code: &str, files: &BTreeSet<String>) -> Option<String> {
     match places.len() {
         0 => Some(format!("names `{code}`, which isn't there")),
         1 => None,
+        _ if places.iter().filter(|place| !of.is_empty() && place.starts_with(of)).count() == 1 => {
+            None
+        }
         _ => {
             let places: Vec<&str> = places.into_iter().take(3).collect();
             Some(format!("names `{code}`, which may be any of {}", places.join(", ")))
@@ -115,6 +124,10 @@ mod tests {
             [
                 "1: names `src/plan.rs`, which may be any of crates/a/src/plan.rs, crates/b/src/plan.rs"
             ]
+        );
+        assert_eq!(
+            found("`b` has rooms:\n`src/plan.rs`, `plan.rs`, `crates/NAME/src/x.rs`"),
+            [""; 0]
         );
         assert_eq!(found("x\n`gone.rs`"), ["2: names `gone.rs`, which isn't there"]);
         assert_eq!(found("`docs/gone/`"), ["1: names `docs/gone/`, which isn't there"]);

@@ -1,19 +1,20 @@
-//! Rules for the files of one crate, read as a house: every file has a floor, nothing imports upward, no two
-//! files import each other, and everybody goes to the file or folder that has a thing, not to the front door.
+//! Rules for the files of one crate, read as a house. Every file has a floor, nothing imports
+//! upward, and no two files import each other. Who needs a thing goes to the file or folder that
+//! has it, not to the front door.
 //!
-//! A crate can be read one room at a time, from the ground up, only while this holds. Files for tests are
-//! free.
+//! A crate can be read one room at a time, from the ground up, only while this holds. Files for
+//! tests are free.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::tidy::modules::{Found, Modules};
 use crate::tidy::reader::Mention;
 
-/// Rooms from the ground floor up. A room is a module with everything in it, a part of one (`plan/file`), or
-/// several modules on one floor.
+/// Rooms from the ground floor up. A room is a module with everything in it, a part of one
+/// (`plan/file`), or several modules on one floor.
 pub(crate) type Floors = &'static [&'static [&'static str]];
 
-/// What is wrong with a crate.
+/// Complains of a crate.
 pub(super) fn complaints(modules: &Modules, floors: &[&[&str]]) -> Vec<String> {
     let mut problems = Vec::new();
     let mut edges: BTreeMap<&Vec<String>, BTreeMap<Vec<String>, usize>> = BTreeMap::new();
@@ -90,8 +91,8 @@ fn is_in(module: &[String], room: &str) -> bool {
     room.split('/').zip(module).filter(|(a, b)| a == b).count() == room.split('/').count()
 }
 
-/// Complains of a name that is asked for elsewhere than where it is: at the crate's root, or in a folder
-/// that only passes it on.
+/// Complains of a name that is asked for elsewhere than where it is: at the crate's root, or in a
+/// folder that only passes it on.
 fn front_door(from: &[String], found: &Found, mention: &Mention) -> Option<String> {
     let is_here = found.asked == from;
     if found.is_module

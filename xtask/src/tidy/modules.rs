@@ -1,5 +1,5 @@
-//! The modules of a crate: which file is which module, and which file defines what a path names. Re-exports
-//! are followed to the file that has the item.
+//! The modules of a crate: which file is which module, and which file defines what a path names.
+//! Re-exports are followed to the file that has the item.
 
 use std::collections::BTreeMap;
 
@@ -65,8 +65,8 @@ impl Modules {
         self.files.get(module).map_or("", |module| &module.file)
     }
 
-    /// Where a path leads that stands in the module `from`; `None` if out of the crate, or to something that is
-    /// no item of a module (a method, a variant's field).
+    /// Where a path leads that stands in the module `from`; `None` if out of the crate, or to
+    /// something that is no item of a module (a method, a variant's field).
     pub(super) fn find(&self, from: &[String], mention: &Mention) -> Option<Found> {
         let (asked, rest) = self.walk(from, &mention.segments)?;
         match rest.first() {

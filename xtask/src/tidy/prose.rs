@@ -1,5 +1,5 @@
-//! Rules for prose, in comments and in documents: lines end by a column, summaries don't begin with "What",
-//! and no sentence is longer than one breath.
+//! Rules for prose, in comments and in documents: lines end by a column, summaries don't begin with
+//! "What", and no sentence is longer than one breath.
 
 /// Where the longest line of prose ends: what fits beside another file, and in a review.
 pub(super) const COLUMNS: usize = 100;
@@ -48,7 +48,8 @@ fn too_long(number: usize, line: &str) -> Option<String> {
         .then(|| format!("{}: ends in column {length}, not by {COLUMNS}", number + 1))
 }
 
-/// Summaries of doc comments that begin with "What": a verb, or the thing's name, says the same sooner.
+/// Summaries of doc comments that begin with "What": a verb, or the thing's name, says the same
+/// sooner.
 pub(super) fn summaries(text: &str) -> Vec<String> {
     let mut before = "";
     let mut problems = Vec::new();

@@ -1,11 +1,11 @@
-//! Reads a Rust file as far as the rules need it: which modules it declares, which items it defines, which
-//! names it imports or re-exports, and which paths its code mentions. What is compiled for tests only is left
-//! out. Tokens come from `proc-macro2`; nothing is expanded.
+//! Reads a Rust file as far as the rules need it: which modules it declares, which items it
+//! defines, which names it imports or re-exports, and which paths its code mentions. What is
+//! compiled for tests only is left out. Tokens come from `proc-macro2`; nothing is expanded.
 
 use anyhow::{Result, anyhow};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-/// What a file says.
+/// A file as it reads.
 #[derive(Default, Debug)]
 pub(super) struct File {
     /// `mod name;`, and whether it is there for tests only.
@@ -146,8 +146,8 @@ impl File {
     }
 }
 
-/// The first item and what comes after it: an item ends with `;`, or with braces unless it is a constant,
-/// a `use` or the like, whose `;` comes after them.
+/// The first item and what comes after it: an item ends with `;`, or with braces unless it is a
+/// constant, a `use` or the like, whose `;` comes after them.
 fn split_item(tokens: &[TokenTree]) -> (&[TokenTree], &[TokenTree]) {
     let is_fn = |token: Option<&TokenTree>| token.is_some_and(|token| is_word(token, "fn"));
     let (mut kind, mut before) = (None, None);

@@ -1,5 +1,5 @@
-//! Words that mislead, because others use them for something else: docs/glossary.md says which word stands
-//! for what, and its last column lists these.
+//! Words that mislead, because others use them for something else: docs/glossary.md says which word
+//! stands for what, and its last column lists these.
 
 /// The word, and the one to use.
 pub(super) const MISLEADING: [(&str, &str); 7] = [
@@ -12,35 +12,44 @@ pub(super) const MISLEADING: [(&str, &str); 7] = [
     ("LayerCell", "ErasedLayer or TrainedLayer"),
 ];
 
-/// Misleading words in a Rust file: of chunks only comments are asked, as slices have methods of that name.
+/// Misleading words in a Rust file: of chunks only comments are asked, as slices have methods of
+/// that name.
 pub(super) fn in_code(text: &str) -> Vec<String> {
-    found(text, |line| line.trim_start().starts_with("//"))
+    found(text.lines().map(|line| (line, line.trim_start().starts_with("//"))))
 }
 
 /// Misleading words in a document.
 pub(super) fn in_prose(text: &str) -> Vec<String> {
-    found(text, |_| true)
+    let mut is_code = false;
+    found(text.lines().map(|line| {
+        is_code ^= line.trim_start().starts_with("```");
+        (line, !is_code)
+    }))
 }
 
-fn found(text: &str, is_prose: impl Fn(&str) -> bool) -> Vec<String> {
+/// Of lines, and whether they are prose.
+fn found<'a>(lines: impl Iterator<Item = (&'a str, bool)>) -> Vec<String> {
     let mut problems = Vec::new();
-    for (number, line) in text.lines().enumerate() {
-        for (word, better) in MISLEADING.iter().filter(|(word, _)| line.contains(word)) {
+    for (number, (line, is_prose)) in lines.enumerate() {
+        for (word, better) in MISLEADING.iter().filter(|(word, _)| has(line, word)) {
             problems.push(format!("{}: `{word}` is said here as {better}", number + 1));
         }
-        if is_prose(line) && has_chunks(line) {
+        // Outside of code marks.
+        let mut prose = line.split('`').step_by(2);
+        if is_prose && prose.any(|prose| has(prose, "chunk") || has(prose, "chunks")) {
             problems.push(format!("{}: chunks are stages here, or micro-batches", number + 1));
         }
     }
     problems
 }
 
-/// Whether a line speaks of chunks, outside of code marks.
-fn has_chunks(line: &str) -> bool {
-    let prose = line.split('`').step_by(2);
-    prose
-        .flat_map(|piece| piece.split(|c: char| !c.is_alphanumeric() && c != '_'))
-        .any(|word| ["chunk", "chunks"].contains(&word))
+/// Whether a line has a word, as a whole.
+fn has(line: &str, word: &str) -> bool {
+    let is_of_name = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word).any(|(at, _)| {
+        let (before, after) = (&line[..at], &line[at + word.len()..]);
+        !before.ends_with(is_of_name) && !after.starts_with(is_of_name)
+    })
 }
 
 #[cfg(test)]

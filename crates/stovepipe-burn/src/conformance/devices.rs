@@ -6,7 +6,7 @@ use std::time::Duration;
 use burn::tensor::Tensor;
 
 use super::model::said;
-use super::{Outcome, Verdict};
+use super::verdict::{Outcome, Verdict};
 use crate::backend::Backend;
 
 /// There are devices, without autodiff, in the same order each time, and they have names.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use stovepipe_checkpoint::Always;
 
 use super::model::{Toy, batch, pipeline, said};
-use super::{Outcome, Verdict};
+use super::verdict::{Outcome, Verdict};
 use crate::backend::Backend;
 
 /// After so many steps in a row that leave the same memory in use, none of them leaks.

@@ -1,5 +1,5 @@
-//! The model that the checks train: token ids, an input that is used four times, dropout, a tuple with whole
-//! numbers that get no gradient.
+//! The model that the checks train: token ids, an input that is used four times, dropout, a tuple
+//! with whole numbers that get no gradient.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -128,7 +128,7 @@ pub(super) fn batch(step: usize) -> (Ids, Ids) {
     (ids(5), ids(3))
 }
 
-/// What a short training came to.
+/// The results of a short training.
 pub(super) struct Trained {
     pub(super) initial: Values,
     pub(super) gradients: Values,

@@ -1,4 +1,4 @@
-//! What backends are compared with: Flex, on plain threads.
+//! The backend that others are compared with: Flex, on plain threads.
 
 use burn::tensor::Device;
 

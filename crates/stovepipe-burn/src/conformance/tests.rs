@@ -165,7 +165,7 @@ impl RankThread for Later {
     }
 }
 
-/// What the suite says of a backend with this fault.
+/// The suite's complaint of a backend with this fault.
 fn verdict(fault: Fault) -> String {
     run_all(Broken::new(fault)).expect_err(&format!("the suite doesn't notice {fault:?}"))
 }

@@ -7,7 +7,7 @@ use stovepipe_checkpoint::{Always, Never};
 
 use super::model::{LAYERS, Trained, Values, batch, parameters, pipeline, said, train};
 use super::reference::Reference;
-use super::{Outcome, Verdict};
+use super::verdict::{Outcome, Verdict};
 use crate::backend::Backend;
 use crate::backend::mixed::Mixed;
 
@@ -17,8 +17,8 @@ fn by_flex() -> Result<Trained, String> {
     train(pipeline(&(Arc::new(Reference) as Arc<dyn Backend>), 1, Never, nothing)?)
 }
 
-/// Training starts from the same bits as on Flex, and stays within the backend's precision of it: losses,
-/// the gradient as a whole and parameters, on one stage, on several, and recomputed.
+/// Training starts from the same bits as on Flex, and stays within the backend's precision of it:
+/// losses, the gradient as a whole and parameters, on one stage, on several, and recomputed.
 pub(super) fn agrees_with_flex(backend: &Arc<dyn Backend>) -> Verdict {
     let expected = by_flex()?;
     for stages in [1, 2] {
@@ -66,7 +66,8 @@ pub(super) fn shares_devices(backend: &Arc<dyn Backend>) -> Verdict {
     compare(&train(pipeline(backend, devices + 1, Never, nothing)?)?, &by_flex()?, backend)
 }
 
-/// A stage before and a stage after those of the backend are on Flex: values and gradients pass both ways.
+/// A stage before and a stage after those of the backend are on Flex: values and gradients pass
+/// both ways.
 pub(super) fn trains_beside_flex(backend: &Arc<dyn Backend>) -> Verdict {
     let mixed = Mixed::new().ranks(1, Reference).ranks(1, Arc::clone(backend)).ranks(1, Reference);
     let mixed: Arc<dyn Backend> = Arc::new(mixed);
@@ -122,8 +123,8 @@ fn compare(found: &Trained, expected: &Trained, backend: &Arc<dyn Backend>) -> V
     Ok(Outcome::Kept)
 }
 
-/// The norm of the difference, divided by the norm. Of everything together: the gradient of a single
-/// parameter may be nothing but rounding.
+/// The norm of the difference, divided by the norm. Of everything together: the gradient of a
+/// single parameter may be nothing but rounding.
 fn relative_difference(found: &Values, expected: &Values) -> Result<f64, String> {
     if !found.keys().eq(expected.keys()) {
         return Err(format!("{:?} and not {:?} exist", found.keys(), expected.keys()));

@@ -7,7 +7,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
 use super::model::said;
-use super::{Outcome, Verdict};
+use super::verdict::{Outcome, Verdict};
 use crate::backend::Backend;
 use crate::layer::Layer;
 use crate::layer::context::LayerContext;
@@ -17,8 +17,8 @@ use crate::value::boundary::{from_parts, into_packet};
 
 type Value = (Tensor<2>, Tensor<1, Int>, Option<Tensor<2, Bool>>);
 
-/// Every kind of value arrives on every device as it was, from the host and from every other device, and
-/// comes back so.
+/// Every kind of value arrives on every device as it was, from the host and from every other
+/// device, and comes back so.
 pub(super) fn moves_values(backend: &Arc<dyn Backend>) -> Verdict {
     let host = Device::flex();
     let floats = [1.0f32, -0.1, f32::MIN_POSITIVE, 3.0e38, 0.0, 1.0 / 3.0];
