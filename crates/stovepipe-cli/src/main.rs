@@ -20,19 +20,21 @@ use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
+/// Commands to begin with, by the question that they answer.
+const EXAMPLES: &str = "\
+Look at a plan:            stovepipe plan --schedule 1f1b --ranks 4 --micro-batches 8
+What would it take:        stovepipe simulate --schedule 1f1b --ranks 4 --micro-batches 8
+Which schedule is best:    stovepipe compare --ranks 4 --micro-batches 8
+How many micro-batches:    stovepipe sweep --ranks 4 --work 32 --overhead 0.5
+Where to cut the layers:   stovepipe partition --costs 13,13,19,16 --parts 3
+All of that at once:       stovepipe tune --profile profile.json --ranks 4 --batch 128";
+
 /// Plans, checks, prices and compares pipeline schedules.
 ///
 /// A schedule orders the work of ranks (devices) that hold consecutive stages of a model, for a
 /// mini-batch cut into micro-batches. Times are in any unit, the same everywhere.
-///
-/// Look at a plan:            stovepipe plan --schedule 1f1b --ranks 4 --micro-batches 8
-/// What would it take:        stovepipe simulate --schedule 1f1b --ranks 4 --micro-batches 8
-/// Which schedule is best:    stovepipe compare --ranks 4 --micro-batches 8
-/// How many micro-batches:    stovepipe sweep --ranks 4 --work 32 --overhead 0.5
-/// Where to cut the layers:   stovepipe partition --costs 13,13,19,16 --parts 3
-/// All of that at once:       stovepipe tune --profile profile.json --ranks 4 --batch 128
 #[derive(Parser)]
-#[command(name = "stovepipe", version, verbatim_doc_comment)]
+#[command(name = "stovepipe", version, after_help = EXAMPLES)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -169,8 +169,8 @@ impl<C: StageCompute> Workers<C> {
     ///
     /// # Errors
     ///
-    /// [`StepError::NoStage`] if this process has no such stage, [`StepError::Visitor`] if the visitor
-    /// panicked, [`StepError::WorkerGone`] if its worker is gone.
+    /// [`StepError::NoStage`] if this process has no such stage, [`StepError::Visitor`] if the
+    /// visitor panicked, [`StepError::WorkerGone`] if its worker is gone.
     pub fn visit<R: Send + 'static>(
         &mut self,
         stage: Stage,

@@ -1,5 +1,6 @@
 //! Compiles and tests crates outside the workspace that bring their own schedule, policy,
-//! partitioner, transport and backend, as a user's would; finds their code in the pages that show it.
+//! partitioner, transport and backend, as a user's would. Finds their code in the pages that show
+//! it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -64,7 +65,7 @@ fn sources(folder: &Path) -> Vec<String> {
     files.filter_map(|file| std::fs::read_to_string(file.path()).ok()).collect()
 }
 
-/// What cargo printed.
+/// Runs cargo and returns what it printed.
 fn cargo<'a>(arguments: impl IntoIterator<Item = &'a str>) -> String {
     // They have one lock file.
     static TURN: Mutex<()> = Mutex::new(());

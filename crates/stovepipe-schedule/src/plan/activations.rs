@@ -44,8 +44,8 @@ impl Plan {
         at_peak
     }
 
-    /// The larger of a stage's input and output, in bytes, that comes from a stage of another rank: as
-    /// a value from the stage before, or as a gradient from the one after.
+    /// The larger of a stage's input and output, in bytes, that comes from a stage of another rank:
+    /// as a value from the stage before, or as a gradient from the one after.
     ///
     /// # Panics
     ///

@@ -1,5 +1,5 @@
-//! How a schedule is listed: a name, a sentence, and a function that makes it. Each schedule's file holds
-//! its own entry; the list of them stands in the folder's file.
+//! The entry of a schedule in the registry: a name, a sentence, and a function that makes it. Each
+//! schedule's file holds its own entry; the list of them stands in the folder's file.
 
 use crate::schedules::schedule::Schedule;
 

@@ -1,4 +1,4 @@
-//! What an author of a partitioner would test: that every request is met exactly or refused.
+//! Tests as an author of a partitioner would write them: every request is met exactly or refused.
 
 use my_partitioner::Lopsided;
 use stovepipe_partition::{Costs, PartitionError, Partitioner};

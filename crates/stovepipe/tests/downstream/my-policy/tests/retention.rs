@@ -1,4 +1,5 @@
-//! What an author of a policy would test: what it keeps of a known plan, and what holds for all.
+//! Tests as an author of a policy would write them: what it keeps of a known plan, and what holds
+//! for all.
 
 use my_policy::SoonNeeded;
 use proptest::prelude::*;
@@ -8,7 +9,7 @@ use stovepipe_schedule::{
     Stage, ZbV,
 };
 
-/// What the policy keeps of a plan whose stages have two layers each.
+/// Decides what the policy keeps of a plan whose stages have two layers each.
 fn retention(plan: &Plan, within: usize) -> Retention {
     let layers = vec![2; plan.stages()];
     let layout = Layout::new(plan, &layers).expect("as many stages as the plan has");

@@ -1,4 +1,5 @@
-//! What an author of a schedule would test: that it plans every shape, with the memory it promises.
+//! Tests as an author of a schedule would write them: it plans every shape, with the memory that it
+//! promises.
 
 use my_schedule::Rounds;
 use proptest::prelude::*;

@@ -11,8 +11,8 @@
 //! 4. a link closes   ──▶ the peer's endpoint is dropped: the peer is gone
 //! ```
 //!
-//! Waiting, waking, aborting and ending thus follow rules that `InProcess` keeps already. Nothing here
-//! encrypts, connects again, or notices a peer that hangs without closing its link.
+//! Waiting, waking, aborting and ending thus follow rules that `InProcess` keeps already. Nothing
+//! here encrypts, connects again, or notices a peer that hangs without closing its link.
 
 mod frame;
 mod link;
