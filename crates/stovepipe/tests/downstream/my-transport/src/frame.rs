@@ -1,5 +1,5 @@
-//! Frames that go over a link: everything that a rank does and its peers must know. A frame is a head of
-//! fixed size, then as many bytes as the head says.
+//! Frames that go over a link: everything that a rank does and its peers must know. A frame is a
+//! head of fixed size, then as many bytes as the head says.
 
 use std::io::{self, Read, Write};
 
