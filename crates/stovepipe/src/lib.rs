@@ -1,8 +1,11 @@
 //! Pipeline-parallel training for Rust on the [Burn](burn) framework.
 //!
-//! Hand over a model that is a sequence of layers. stovepipe cuts it into stages over several devices,
-//! streams micro-batches through them (GPipe, arXiv 1811.06965, and its descendants), recomputes
-//! activations to save memory, and applies one exact synchronous update per mini-batch.
+//! The model is a sequence of layers. stovepipe:
+//!
+//! - cuts it into stages over several devices
+//! - streams micro-batches through the stages (GPipe, arXiv 1811.06965, and its descendants)
+//! - recomputes activations to save memory
+//! - applies one exact synchronous update per mini-batch
 //!
 //! ```
 //! use stovepipe::burn::nn::LinearConfig;
@@ -13,7 +16,11 @@
 //! let model = Sequential::<Tensor<2>>::new()
 //!     .push_module("up", |device| LinearConfig::new(8, 32).init(device), |m, x| m.forward(x))
 //!     .push_fn("relu", |x: Tensor<2>| relu(x))
-//!     .push_module("down", |device| LinearConfig::new(32, 1).init(device), |m, x: Tensor<2>| m.forward(x));
+//!     .push_module(
+//!         "down",
+//!         |device| LinearConfig::new(32, 1).init(device),
+//!         |m, x: Tensor<2>| m.forward(x),
+//!     );
 //!
 //! let mut pipeline = Pipeline::builder(model)
 //!     .backend(Flex::new())
@@ -38,8 +45,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Every piece is a crate of its own behind a small trait, so that a schedule, a partitioner, a
-//! checkpoint policy or a backend can come from elsewhere; this crate puts them together.
+//! Schedules, partitioners, checkpoint policies, transports and backends implement small
+//! traits, each defined in a crate of its own. So they can also come from other crates. This
+//! crate puts them together.
 
 mod backends;
 
@@ -62,9 +70,11 @@ pub use stovepipe_tune as tune;
 #[cfg(feature = "wgpu")]
 pub use stovepipe_wgpu::Wgpu;
 
-/// Names that most programs need. Schedules, partitioners and checkpoint policies stay in modules,
-/// because some of their names, such as `Never` or `Uniform`, say little without one:
-/// `schedule::OneFOneB`, `partition::Minimax`, `recompute::ExceptLast`.
+/// The names that most programs need.
+///
+/// Schedules, partitioners and checkpoint policies stay in modules, because some of their
+/// names, such as `Never` or `Uniform`, say little without one: `schedule::OneFOneB`,
+/// `partition::Minimax`, `recompute::ExceptLast`.
 pub mod prelude {
     pub use stovepipe_burn::{
         Accuracy, Backend, Clipping, CrossEntropy, Layer, LayerContext, LayerCosts, Loss, LossSum,

@@ -1,12 +1,14 @@
 //! Packets as bytes for another process.
 //!
-//! Numbers have 64 bits, the lowest byte first. A packet is encoded as:
+//! A packet is encoded as:
 //!
 //! 1. the number of sections, and the number of parts of each
 //! 2. the number of parts
-//! 3. for each part a byte that says whether there is a tensor and of which kind; for a tensor
-//!    also its type, its rank, its shape, and its elements as the sender's processor lays them
-//!    out
+//! 3. the parts, one after the other
+//!
+//! A part begins with a byte for its kind, or for a part that isn't there. After that byte a
+//! tensor has its type (one byte), its rank, its shape, and its elements as the sender's
+//! processor lays them out. All other numbers have 64 bits, the lowest byte first.
 //!
 //! Values are decoded on the host. The stage that receives them moves them to its device.
 
