@@ -34,9 +34,9 @@ pub enum BuildError {
          \"{second}\"])` on the model"
     )]
     SharedParameter {
-        /// Its path in the model.
+        /// The path of one place in the model.
         first: String,
-        /// The other one.
+        /// The path of the other place.
         second: String,
     },
     /// A part of the configuration is missing.
@@ -63,7 +63,7 @@ pub enum BuildError {
         /// The number of layers in the model.
         layers: usize,
     },
-    /// Layers are to be balanced by what they state, and one states nothing.
+    /// Layers are balanced by their floating-point operations, and one doesn't state them.
     #[error(
         "layer `{layer}` doesn't state its floating-point operations: implement `Layer::flops` \
          for it, or balance something else with `.layer_costs(…)`"
@@ -199,7 +199,7 @@ pub enum StageError {
         /// The gradient's type and shape.
         gradient: String,
     },
-    /// A forward stashed other values than the layer says.
+    /// A forward stashed other values than the layer declares.
     #[error("layer `{layer}` says that it stashes {declared:?}, but its forward stashed {found:?}")]
     Stash {
         /// The layer.
@@ -220,8 +220,8 @@ pub enum StageError {
         /// The problem.
         problem: &'static str,
     },
-    /// The batch has no target, but the step needs a loss.
-    #[error("the step needs a loss, but the batch has no target")]
+    /// The mini-batch has no target, but the step needs a loss.
+    #[error("the step needs a loss, but the mini-batch has no target")]
     NoTarget,
     /// The weight of the whole mini-batch isn't finite and above 0, so that no mean exists.
     #[error(
@@ -245,9 +245,7 @@ pub enum StageError {
     #[error(transparent)]
     Backend(#[from] BackendError),
     /// Another stage sent a report that can't be read.
-    #[error(
-        "stage {stage} reported something that can't be read: do all ranks run the same version?"
-    )]
+    #[error("the report of stage {stage} can't be read: do all ranks run the same version?")]
     Report {
         /// The stage.
         stage: usize,
@@ -275,7 +273,7 @@ impl StageError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrainError {
-    /// The batch can't be split.
+    /// The input or target can't be split into micro-batches.
     #[error("the {what} can't be split into micro-batches: {reason}")]
     Batch {
         /// The word for the value: input or target.
@@ -303,7 +301,7 @@ pub enum TrainError {
         /// The number of samples in the side input.
         found: usize,
     },
-    /// The batch admits no plan.
+    /// The pipeline has no plan for this number of samples.
     #[error(transparent)]
     Build(#[from] BuildError),
     /// The step failed.
@@ -350,7 +348,7 @@ pub enum ProfileError {
     /// The model, the backend or the configuration is unusable.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// The batch can't be cut.
+    /// The input or target can't be cut into samples.
     #[error("the {what} can't be cut into samples: {reason}")]
     Batch {
         /// The word for the value: input or target.

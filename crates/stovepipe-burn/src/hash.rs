@@ -12,11 +12,12 @@ pub(crate) fn stable_hash(seed: u64, name: &str) -> u64 {
     scramble(hash)
 }
 
-/// Mixes by the last steps of SplitMix64: every bit of the result depends on every bit of `x`.
-pub(crate) fn scramble(x: u64) -> u64 {
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
+/// Mixes by the last steps of SplitMix64: every bit of the result depends on every bit of
+/// `hash`.
+pub(crate) fn scramble(hash: u64) -> u64 {
+    let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    hash ^ (hash >> 31)
 }
 
 #[cfg(test)]

@@ -71,7 +71,7 @@ impl From<Tensor<1>> for Weight {
     }
 }
 
-/// Compares the model's output with the target.
+/// A loss or a metric: it compares the model's output with the target.
 ///
 /// The step's loss is the sum of the micro-batches' sums, divided by the sum of their weights.
 /// So the loss must be a sum over samples, tokens or elements, in which no term depends on

@@ -79,8 +79,10 @@ pub struct UnknownBackend {
 /// Returns the backend of this name, or a [`Mixed`] one of several names with commas between
 /// them.
 ///
-/// Of several names, each is for the next rank; ranks of one name have the backend's devices
-/// in turn. `threads` is the number of threads with which each rank computes on the processor.
+/// Of several names, each is for the next rank. Ranks with the same name have that backend's
+/// devices in turn.
+///
+/// `threads` is the number of threads with which each rank computes on the processor.
 ///
 /// ```
 /// use stovepipe::{Backend, backend_named};

@@ -145,26 +145,31 @@ fn elements_per_sample(shape: &[usize], samples: &Range<usize>) -> usize {
 }
 
 /// Mixes as [`scramble`] does, except that zero doesn't stay zero.
-fn mix64(x: u64) -> u64 {
-    scramble(x.wrapping_add(0x9e37_79b9_7f4a_7c15))
+fn mix64(key: u64) -> u64 {
+    scramble(key.wrapping_add(0x9e37_79b9_7f4a_7c15))
 }
 
-fn mix32(mut x: u32) -> u32 {
-    x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);
-    x = (x ^ (x >> 15)).wrapping_mul(0x846c_a68b);
-    x ^ (x >> 16)
+/// Mixes by lowbias32.
+fn mix32(number: u32) -> u32 {
+    let number = (number ^ (number >> 16)).wrapping_mul(0x7feb_352d);
+    let number = (number ^ (number >> 15)).wrapping_mul(0x846c_a68b);
+    number ^ (number >> 16)
 }
 
 /// Mixes as [`mix32`] does, on tensors of 32-bit integers, whose products wrap.
-fn mix_tensor(x: Tensor<2, Int>) -> Tensor<2, Int> {
-    let x = x.clone().bitwise_xor(shift(x, 16)).mul_scalar(0x7feb_352du32 as i32);
-    let x = x.clone().bitwise_xor(shift(x, 15)).mul_scalar(0x846c_a68bu32 as i32);
-    x.clone().bitwise_xor(shift(x, 16))
+fn mix_tensor(numbers: Tensor<2, Int>) -> Tensor<2, Int> {
+    let xor_shifted = |numbers: Tensor<2, Int>, bits| {
+        let shifted = shift(numbers.clone(), bits);
+        numbers.bitwise_xor(shifted)
+    };
+    let numbers = xor_shifted(numbers, 16).mul_scalar(0x7feb_352du32 as i32);
+    let numbers = xor_shifted(numbers, 15).mul_scalar(0x846c_a68bu32 as i32);
+    xor_shifted(numbers, 16)
 }
 
 /// Shifts to the right as if the numbers had no sign.
-fn shift(x: Tensor<2, Int>, bits: u32) -> Tensor<2, Int> {
-    x.bitwise_right_shift_scalar(bits as i32).bitwise_and_scalar((u32::MAX >> bits) as i32)
+fn shift(numbers: Tensor<2, Int>, bits: u32) -> Tensor<2, Int> {
+    numbers.bitwise_right_shift_scalar(bits as i32).bitwise_and_scalar((u32::MAX >> bits) as i32)
 }
 
 #[cfg(test)]

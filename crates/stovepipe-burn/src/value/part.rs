@@ -256,7 +256,7 @@ macro_rules! untracked_part {
 untracked_part!(Int, ", Int", HostPart::int, |x: Self| x.mul_scalar(1));
 untracked_part!(Bool, ", Bool", HostPart::bool, |x: Self| x.bool_not().bool_not());
 
-/// Stands for an optional value that isn't there.
+/// The part in the place of an optional value that isn't there.
 #[derive(Clone, Copy)]
 pub(crate) struct Absent;
 
