@@ -20,7 +20,7 @@ pub(crate) mod rank_job;
 /// It isn't the type parameter of earlier Burn versions: tensors choose Burn's backend by
 /// their device.
 ///
-/// A backend knows no schedule, and no schedule knows a backend.
+/// Backends and schedules don't depend on each other.
 ///
 /// # Contract
 ///

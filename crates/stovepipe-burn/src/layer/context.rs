@@ -232,7 +232,8 @@ impl<'a> LayerContext<'a> {
     ///
     /// # Panics
     ///
-    /// If the step was given no side input of this name, or one of another type.
+    /// If the step was given no side input of this name, or one of another type, or if a device
+    /// fails while the value is moved.
     #[must_use]
     pub fn side_input<T: Boundary>(&self, name: &str) -> T {
         let layer = self.layer;

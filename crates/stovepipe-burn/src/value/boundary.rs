@@ -66,7 +66,7 @@ impl Packet {
 pub(crate) type Parts = std::iter::Peekable<std::vec::IntoIter<Box<dyn Part>>>;
 
 pub(crate) mod sealed {
-    use super::Parts;
+    use crate::value::boundary::Parts;
     use crate::value::part::Part;
 
     /// Takes values apart and puts them together.
