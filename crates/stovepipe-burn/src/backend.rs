@@ -1,5 +1,7 @@
-//! The trait that binds pipelines to devices. Its implementations are crates of their own; what they
-//! must keep to is checked in `conformance`.
+//! The trait that binds pipelines to devices.
+//!
+//! Its implementations are crates of their own. `conformance` checks that they keep the
+//! contract.
 
 use std::sync::Arc;
 
@@ -11,29 +13,37 @@ use crate::value::packet::Packet;
 
 pub(crate) mod error;
 pub(crate) mod mixed;
-pub(crate) mod rank_work;
+pub(crate) mod rank_job;
 
-/// A provider of devices, and of threads to drive them from. Not to be confused with the type
-/// parameter of earlier Burn versions: tensors choose their backend by their device.
+/// A provider of devices and of the rank threads that drive them.
 ///
-/// A backend knows no schedule, and no schedule knows a backend.
+/// It isn't the type parameter of earlier Burn versions: tensors choose Burn's backend by
+/// their device.
+///
+/// Backends and schedules don't depend on each other.
 ///
 /// # Contract
 ///
-/// - [`name`](Self::name) and [`devices`](Self::devices) are all that must be written. The rest is what
-///   Burn offers for every device, and right for eager and lazy devices alike.
-/// - [`devices`](Self::devices) returns the same devices in the same order whenever it is called. A device that was
-///   asked for and isn't there is an error that lists what was found and says what to install. Nothing here
-///   panics, and nothing waits for a device but [`synchronize`](Self::synchronize) and, where a value must
-///   pass through the host, [`receive`](Self::receive).
-/// - A rank's worker runs in [`rank_thread`](Self::rank_thread), and all that is done with its device is done there: the
-///   place may bring a thread pool, a number of threads, or a stream.
-/// - Values and gradients are moved by [`receive`](Self::receive), on the receiving rank. No element
-///   changes on the way.
-/// - [`is_deterministic`](Self::is_deterministic) is a promise: the same bits for every number of stages and
-///   every checkpoint policy.
+/// - [`name`](Self::name) and [`devices`](Self::devices) are all that must be written. The
+///   other methods default to what Burn offers for every device, which is right for eager and
+///   lazy devices alike.
+/// - [`devices`](Self::devices) returns the same devices in the same order whenever it is
+///   called.
+/// - If a device that was asked for is missing, the error lists what was found and says what
+///   to install.
+/// - No method panics.
+/// - Two methods alone may wait for a device: [`synchronize`](Self::synchronize), and
+///   [`receive`](Self::receive) where a value must pass through the host.
+/// - A rank's worker runs on the thread that [`rank_thread`](Self::rank_thread) returns, and
+///   so does all work on the rank's device. The thread may bring a thread pool, a number of
+///   threads, or a stream.
+/// - Values and gradients are moved by [`receive`](Self::receive), on the receiving rank. No
+///   element changes on the way.
+/// - [`is_deterministic`](Self::is_deterministic) is a promise: the same bits for every number
+///   of stages and every checkpoint policy.
 ///
-/// [`conformance::run_all`](crate::conformance::run_all) checks it, for a backend in any crate.
+/// [`conformance::run_all`](crate::conformance::run_all) checks the contract for a backend in
+/// any crate.
 ///
 /// # Example
 ///
@@ -64,9 +74,9 @@ pub(crate) mod rank_work;
 ///
 /// impl RankThread for DeepStack {
 ///     fn run(self: Box<Self>, worker: Box<dyn FnOnce() + Send>) {
-///         let thread = std::thread::Builder::new().name(format!("deep-{}", self.rank)).stack_size(64 << 20);
-///         // Returns when the worker has: threads must have ended by then.
-///         if let Ok(thread) = thread.spawn(worker) {
+///         let builder = std::thread::Builder::new().name(format!("deep-{}", self.rank));
+///         // `run` may return only when the worker has, and its threads have ended.
+///         if let Ok(thread) = builder.stack_size(64 << 20).spawn(worker) {
 ///             let _ = thread.join();
 ///         }
 ///     }
@@ -75,93 +85,112 @@ pub(crate) mod rank_work;
 /// stovepipe_burn::conformance::run_all(DeepFlex).expect("DeepFlex keeps the contract");
 /// ```
 pub trait Backend: Send + Sync {
-    /// The name used in command lines, errors and reports, like `flex`.
+    /// Returns the name used in command lines, errors and reports, like `flex`.
     fn name(&self) -> &str;
 
-    /// The devices to use, at least one, without autodiff. Rank r runs on device r modulo their
-    /// number, so that ranks share devices where there are too few.
+    /// Returns the devices to use, at least one, without autodiff.
+    ///
+    /// Rank r runs on device r modulo their number, so that ranks share devices where there
+    /// are too few.
     ///
     /// # Errors
     ///
     /// [`BackendError::NoDevice`] if there is none, or one that was asked for is missing.
     fn devices(&self) -> Result<Vec<Device>, BackendError>;
 
-    /// What a device is called in reports, errors and profiles. By default as Burn writes it.
+    /// Returns a device's name in reports, errors and profiles.
+    ///
+    /// By default as Burn writes it.
     fn device_name(&self, device: &Device) -> String {
         let name = format!("{device:?}");
         let inner = name.strip_prefix("Device<").and_then(|name| name.strip_suffix('>'));
         inner.unwrap_or(&name).to_owned()
     }
 
-    /// Where the worker of `rank` runs: by default on a plain thread. On devices with streams each thread
-    /// has one of its own. Beside other backends it is a rank that would have the same device without them, and
-    /// no two have the same.
+    /// Returns the thread that the worker of `rank` runs on, by default a plain thread.
+    ///
+    /// On devices with streams each thread has a stream of its own. In a
+    /// [`Mixed`](crate::Mixed) backend, `rank` is not the pipeline's rank. It is a number for
+    /// which this backend alone would choose the same device, and no two ranks on one backend
+    /// have the same number.
     ///
     /// # Errors
     ///
-    /// [`BackendError`] if no such place can be had.
+    /// [`BackendError`] if no such thread can be made.
     fn rank_thread(&self, rank: usize) -> Result<Box<dyn RankThread>, BackendError> {
         let _ = rank;
         Ok(Box::new(PlainThread))
     }
 
-    /// Hands work that a lazy device has queued to the device, so that it starts at once. Called after
-    /// every action of a stage, on its rank's thread. By default Burn's own flush, which is free on eager
-    /// devices.
+    /// Submits the work that is queued for a lazy device, so that it starts at once.
+    ///
+    /// Called after every action of a stage, on its rank thread. By default Burn's own flush,
+    /// which is free on eager devices.
     ///
     /// # Errors
     ///
-    /// Whatever the device reports.
+    /// [`BackendError`] if the device reports an error.
     fn flush(&self, device: &Device) -> Result<(), BackendError> {
         device.flush().map_err(|error| BackendError::failed(self.name(), error))
     }
 
-    /// Waits until everything that was queued from this thread is done: where time is measured, never
-    /// within a step.
+    /// Waits until everything that was queued from this thread is done.
+    ///
+    /// Called where time is measured, never within a step.
     ///
     /// # Errors
     ///
-    /// Whatever the device reports.
+    /// [`BackendError`] if the device reports an error.
     fn synchronize(&self, device: &Device) -> Result<(), BackendError> {
         device.sync().map_err(|error| BackendError::failed(self.name(), error))
     }
 
-    /// Brings a value from wherever it is to `device`, off the tape and contiguous. By default directly
-    /// between devices of one kind, and through the host between others, where whole numbers and truth
-    /// values take the types that the receiving device computes with.
+    /// Moves a value from wherever it is to `device`, off the tape and contiguous.
+    ///
+    /// By default it moves directly between devices of one kind, and through the host between
+    /// others. Through the host, whole numbers and truth values take the types that `device`
+    /// computes with.
     ///
     /// # Errors
     ///
-    /// Whatever the devices report.
+    /// [`BackendError`] if a device reports an error.
     fn receive(&self, value: Packet, device: &Device) -> Result<Packet, BackendError> {
         Ok(value.to_device(device))
     }
 
-    /// Bytes that are in use on the device, where it says so. By default what Burn's allocator for the
-    /// device reports.
+    /// Returns the bytes in use on the device, or `None` where that isn't known.
+    ///
+    /// By default as Burn's allocator for the device reports.
     fn memory(&self, device: &Device) -> Option<u64> {
         Some(device.memory_pool_usage()?.bytes_in_use)
     }
 
-    /// Whether devices queue work and do it later: timelines then say when it was queued, not when it was done.
+    /// Says whether devices queue work and do it later.
+    ///
+    /// Timelines then say when work was queued, not when it was done.
     fn is_lazy(&self) -> bool {
         false
     }
 
-    /// Whether ranks on this device compute at the same time, each on threads of its own, as processors let them.
-    /// Ranks on others are reported to [share](crate::Pipeline::shared_devices) it.
+    /// Says whether ranks on this device compute at the same time, each on threads of its own,
+    /// as on processors.
+    ///
+    /// Ranks on any other device are reported to [share](crate::Pipeline::shared_devices) it.
     fn is_parallel(&self, device: &Device) -> bool {
         let _ = device;
         false
     }
 
-    /// Whether the same operations on the same values always give the same bits, whatever else runs.
+    /// Says whether the same operations on the same values always give the same bits, whatever
+    /// else runs.
     fn is_deterministic(&self) -> bool {
         false
     }
 
-    /// How far results may be from Flex's: the norm of the difference of two gradients, divided by the norm
-    /// of either. Single precision with sums in another order stays well below the default of 1e-4.
+    /// Returns the relative distance that gradients may have from those on Flex.
+    ///
+    /// It is the norm of the difference of the two gradients, divided by the norm of either.
+    /// Single precision with sums in another order stays well below the default of 1e-4.
     fn precision(&self) -> f64 {
         1e-4
     }

@@ -1,5 +1,6 @@
 //! Errors of building a pipeline, of a stage, and of training.
 
+use burn::tensor::FloatDType;
 use stovepipe_checkpoint::PolicyError;
 use stovepipe_partition::PartitionError;
 use stovepipe_runtime::StepError;
@@ -10,7 +11,7 @@ use stovepipe_tune::TuneError;
 use crate::backend::error::BackendError;
 use crate::value::boundary::BoundaryError;
 
-/// Why a pipeline can't be built.
+/// The reasons why a pipeline can't be built.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -19,7 +20,8 @@ pub enum BuildError {
     NoLayers,
     /// Two layers have the same name.
     #[error(
-        "two layers are named `{name}`: names must be unique, because they name parameters and seeds"
+        "two layers are named `{name}`: names must be unique, because they name parameters and \
+         seeds"
     )]
     NameTwice {
         /// The name.
@@ -27,19 +29,20 @@ pub enum BuildError {
     },
     /// One parameter is held in two places.
     #[error(
-        "`{first}` and `{second}` are one parameter, and each would be trained apart: hold it once in one layer \
-         and use it twice, or tie them with `.tie([\"{first}\", \"{second}\"])` on the model"
+        "`{first}` and `{second}` are one parameter, and each would be trained apart: hold it \
+         once in one layer and use it twice, or tie them with `.tie([\"{first}\", \
+         \"{second}\"])` on the model"
     )]
     SharedParameter {
-        /// Its path in the model.
+        /// The path of one place in the model.
         first: String,
-        /// The other one.
+        /// The path of the other place.
         second: String,
     },
     /// A part of the configuration is missing.
     #[error("the pipeline has no {what}: call `.{method}(…)` on the builder")]
     Missing {
-        /// What is missing.
+        /// The part that is missing.
         what: &'static str,
         /// The builder's method that sets it.
         method: &'static str,
@@ -47,7 +50,7 @@ pub enum BuildError {
     /// A number in the configuration is impossible.
     #[error("{what} is {value}: give at least 1")]
     Zero {
-        /// Which number.
+        /// The name of the number.
         what: &'static str,
         /// Its value.
         value: usize,
@@ -55,15 +58,15 @@ pub enum BuildError {
     /// The layers' costs don't fit the model.
     #[error("{found} layer costs are given, the model has {layers} layers: give one for each")]
     Costs {
-        /// How many are given.
+        /// The number of costs that are given.
         found: usize,
-        /// How many layers there are.
+        /// The number of layers in the model.
         layers: usize,
     },
-    /// Layers are to be balanced by what they state, and one states nothing.
+    /// Layers are balanced by their floating-point operations, and one doesn't state them.
     #[error(
-        "layer `{layer}` doesn't state its floating-point operations: implement `Layer::flops` for it, or \
-         balance something else with `.layer_costs(…)`"
+        "layer `{layer}` doesn't state its floating-point operations: implement `Layer::flops` \
+         for it, or balance something else with `.layer_costs(…)`"
     )]
     NoFlops {
         /// The layer.
@@ -71,27 +74,28 @@ pub enum BuildError {
     },
     /// A layer whose forward can't be run twice is to be recomputed.
     #[error(
-        "layer `{layer}` is recomputed, but {module} in it can't be: {advice}. If it does nothing, as with \
-         probability 0, call `.allow_unreplayable(\"{layer}\")`"
+        "layer `{layer}` is recomputed, but {module} in it can't be: {advice}. If it does \
+         nothing, as with probability 0, call `.allow_unreplayable(\"{layer}\")`"
     )]
     Unreplayable {
         /// The layer.
         layer: String,
         /// The module's type and its place in the layer.
         module: String,
-        /// Why, and what to do.
+        /// The reason, and the advice what to do.
         advice: &'static str,
     },
     /// A skip connection doesn't begin or end as it should.
     #[error(
-        "skip `{skip}`: layer `{layer}` {problem}; every stashed value is popped once, by a later layer"
+        "skip `{skip}`: layer `{layer}` {problem}; every stashed value is popped once, by a \
+         later layer"
     )]
     Skip {
         /// The skip's name.
         skip: String,
         /// The layer.
         layer: String,
-        /// What is wrong.
+        /// The problem.
         problem: &'static str,
     },
     /// Parameters can't be tied.
@@ -99,22 +103,23 @@ pub enum BuildError {
     Tie {
         /// The parameter's path.
         path: String,
-        /// Why not.
+        /// The problem.
         problem: String,
     },
-    /// An optimizer clips gradients by itself.
+    /// The optimizer clips the gradient of each parameter by itself.
     #[error(
-        "the optimizer clips the gradient of each parameter by itself; call `.clip_gradients(…)` on the \
-         builder instead, which looks at all stages, and leave clipping out of the optimizer's configuration"
+        "the optimizer clips the gradient of each parameter by itself; call `.clip_gradients(…)` \
+         on the builder instead, which looks at all stages, and leave clipping out of the \
+         optimizer's configuration"
     )]
     OptimizerClips,
-    /// Gradients can't be limited to that.
+    /// The limit that gradients are to be clipped at isn't above 0.
     #[error("gradients can't be clipped at {limit}: give a number above 0")]
     Clipping {
         /// The limit.
         limit: f64,
     },
-    /// The loss can't be multiplied by that.
+    /// The scale of the loss isn't finite and above 0.
     #[error(
         "the loss can't be scaled by {scale}: give a finite number above 0, best a power of two"
     )]
@@ -124,32 +129,32 @@ pub enum BuildError {
     },
     /// Layers can't compute in the type that was asked for.
     #[error(
-        "layers can't compute in {dtype:?}: {reason}; ask for another type with `.compute_dtype(…)`, or leave \
-         it out"
+        "layers can't compute in {dtype:?}: {reason}; ask for another type with \
+         `.compute_dtype(…)`, or leave it out"
     )]
     ComputeDtype {
         /// The type.
-        dtype: burn::tensor::FloatDType,
-        /// Why not.
+        dtype: FloatDType,
+        /// The reason.
         reason: String,
     },
     /// There are more or fewer processes than ranks.
     #[error(
-        "there are {processes} processes, but the pipeline has {ranks} ranks: start one for each, or change \
-         the number of stages"
+        "there are {processes} processes, but the pipeline has {ranks} ranks: start one for \
+         each, or change the number of stages"
     )]
     Processes {
-        /// How many processes the transport connects.
+        /// The number of processes that the transport connects.
         processes: usize,
-        /// How many ranks there are.
+        /// The number of ranks.
         ranks: usize,
     },
-    /// The schedule places stages otherwise than the pipeline can.
+    /// The schedule places stages on ranks in a way that the pipeline doesn't support.
     #[error("the schedule `{schedule}` doesn't fit: {reason}")]
     Schedule {
-        /// Its name.
+        /// The schedule's name.
         schedule: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// A schedule refuses the shape, or writes an invalid plan.
@@ -158,10 +163,10 @@ pub enum BuildError {
     /// The layers can't be cut.
     #[error(transparent)]
     Partition(#[from] PartitionError),
-    /// The checkpoint policy refuses.
+    /// The checkpoint policy refuses the model.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// The backend has no device.
+    /// The backend has no device, or no thread for a rank.
     #[error(transparent)]
     Backend(#[from] BackendError),
     /// A worker can't be started.
@@ -169,7 +174,7 @@ pub enum BuildError {
     Worker(#[from] std::io::Error),
 }
 
-/// Why a stage fails.
+/// The reasons why a stage fails.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StageError {
@@ -178,7 +183,7 @@ pub enum StageError {
     Boundary {
         /// The layer.
         layer: String,
-        /// What it takes and what arrived.
+        /// The type that it takes, and the one that arrived.
         source: BoundaryError,
     },
     /// A layer's forward, run once more, returned another shape than at first.
@@ -189,38 +194,39 @@ pub enum StageError {
     Shape {
         /// The layer.
         layer: String,
-        /// What it returned.
+        /// The output's type and shape.
         output: String,
-        /// The gradient for it.
+        /// The gradient's type and shape.
         gradient: String,
     },
-    /// A forward stashed other values than the layer says.
+    /// A forward stashed other values than the layer declares.
     #[error("layer `{layer}` says that it stashes {declared:?}, but its forward stashed {found:?}")]
     Stash {
         /// The layer.
         layer: String,
-        /// What it says.
+        /// The names that the layer declares.
         declared: Vec<String>,
-        /// What it did.
+        /// The names that the forward stashed.
         found: Vec<String>,
     },
-    /// The loss was given something else than it takes.
+    /// The loss was given a value of another type than it takes.
     #[error("the loss {0}")]
     Loss(BoundaryError),
-    /// The executor asked for something out of order.
+    /// The executor asked for an action out of order.
     #[error("layer `{layer}`: {problem}")]
     Order {
         /// The layer.
         layer: String,
-        /// What is wrong.
+        /// The problem.
         problem: &'static str,
     },
-    /// The batch has no target, but the step needs a loss.
-    #[error("the step needs a loss, but the batch has no target")]
+    /// The mini-batch has no target, but the step needs a loss.
+    #[error("the step needs a loss, but the mini-batch has no target")]
     NoTarget,
-    /// The weight of the whole mini-batch can't be divided by.
+    /// The weight of the whole mini-batch isn't finite and above 0, so that no mean exists.
     #[error(
-        "the loss's weights add up to {weight}: the mean over the mini-batch is undefined; give it at least one sample or token that counts"
+        "the loss's weights add up to {weight}: the mean over the mini-batch is undefined; give \
+         it at least one sample or token that counts"
     )]
     Weight {
         /// The sum.
@@ -228,8 +234,8 @@ pub enum StageError {
     },
     /// Gradients that are to be clipped aren't finite.
     #[error(
-        "the norm of the gradient is {norm}: nothing is updated; lower the learning rate, look for a loss or \
-         layer that overflows, or skip such updates with `.loss_scaling(…)`"
+        "the norm of the gradient is {norm}: nothing is updated; lower the learning rate, look \
+         for a loss or layer that overflows, or skip such updates with `.loss_scaling(…)`"
     )]
     Norm {
         /// The norm.
@@ -238,10 +244,8 @@ pub enum StageError {
     /// A device failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
-    /// Another stage reported something that can't be read.
-    #[error(
-        "stage {stage} reported something that can't be read: do all ranks run the same version?"
-    )]
+    /// Another stage sent a report that can't be read.
+    #[error("the report of stage {stage} can't be read: do all ranks run the same version?")]
     Report {
         /// The stage.
         stage: usize,
@@ -249,12 +253,12 @@ pub enum StageError {
 }
 
 impl StageError {
-    /// The executor asks for what no step has begun.
+    /// Says that the executor asked for an action before a step has begun.
     pub(crate) fn no_step(layer: &str) -> Self {
         Self::Order { layer: layer.to_owned(), problem: "no step has begun" }
     }
 
-    /// A layer lacks what its forward should have left.
+    /// Says that a layer lacks the activations that its forward should have left.
     pub(crate) fn gone(layer: &str) -> Self {
         Self::Order {
             layer: layer.to_owned(),
@@ -263,24 +267,26 @@ impl StageError {
     }
 }
 
-/// Why a step, an evaluation or a prediction failed. Unless it says otherwise, nothing has changed.
+/// The reasons why a step, an evaluation or a prediction failed.
+///
+/// Unless an error says otherwise, nothing has changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrainError {
-    /// The batch can't be split.
+    /// The input or target can't be split into micro-batches.
     #[error("the {what} can't be split into micro-batches: {reason}")]
     Batch {
-        /// Input or target.
+        /// The word for the value: input or target.
         what: &'static str,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// Input and target have different numbers of samples.
     #[error("the input has {input} samples, the target {target}: give as many of both")]
     Samples {
-        /// Samples in the input.
+        /// The number of samples in the input.
         input: usize,
-        /// Samples in the target.
+        /// The number of samples in the target.
         target: usize,
     },
     /// A side input has another number of samples than the input.
@@ -288,20 +294,20 @@ pub enum TrainError {
         "the side input `{name}` has {found} samples, the input {input}: give one for each sample"
     )]
     SideInput {
-        /// Its name.
+        /// The side input's name.
         name: String,
-        /// Samples in the input.
+        /// The number of samples in the input.
         input: usize,
-        /// Samples in the side input.
+        /// The number of samples in the side input.
         found: usize,
     },
-    /// No plan can be made for the batch.
+    /// The pipeline has no plan for this number of samples.
     #[error(transparent)]
     Build(#[from] BuildError),
     /// The step failed.
     #[error(transparent)]
     Step(#[from] StepError),
-    /// A stage's part of the step can't be used, or its device failed.
+    /// A stage's result can't be used, or its device failed.
     #[error(transparent)]
     Stage(#[from] StageError),
     /// Another process sent a timeline that can't be read.
@@ -312,42 +318,42 @@ pub enum TrainError {
     NoRank {
         /// The rank that was asked for.
         rank: usize,
-        /// How many there are.
+        /// The number of ranks.
         ranks: usize,
     },
-    /// A layer panicked while what it returns was recorded.
+    /// A layer panicked while its output was recorded.
     #[error("a layer panicked while its output was recorded: its message stands above")]
     Panicked,
-    /// Peaks are asked of a counter that doesn't tell them.
+    /// The peak is asked of a memory counter that doesn't know it.
     #[error(
-        "the memory counter can't tell the most that was allocated at once: give one that implements \
-         `peak_bytes`"
+        "the memory counter can't tell the most that was allocated at once: give one that \
+         implements `peak_bytes`"
     )]
     NoPeaks,
-    /// The model's output can't be put together.
+    /// The outputs of the micro-batches can't be joined.
     #[error("the outputs of the micro-batches can't be joined along the batch axis")]
     Join,
-    /// The model's output isn't what its type says.
+    /// The model's output has another type than the model states.
     #[error("the model's output {0}")]
     Output(#[from] BoundaryError),
-    /// The model's output can't travel to the other processes.
+    /// The model's output can't be sent to the other processes.
     #[error("the model's output can't be shared: {0}")]
     Wire(#[from] WireError),
 }
 
-/// Why a model can't be measured.
+/// The reasons why a model can't be measured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
     /// The model, the backend or the configuration is unusable.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// The batch can't be cut.
+    /// The input or target can't be cut into samples.
     #[error("the {what} can't be cut into samples: {reason}")]
     Batch {
-        /// Input or target.
+        /// The word for the value: input or target.
         what: &'static str,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// A size can't be measured with this batch.
@@ -355,9 +361,9 @@ pub enum ProfileError {
         "the batch has {samples} samples, the sizes are {sizes:?}: give sizes from 1 to {samples}"
     )]
     Sizes {
-        /// The sizes asked for.
+        /// The sizes that were asked for, in samples.
         sizes: Vec<usize>,
-        /// Samples in the batch.
+        /// The number of samples in the batch.
         samples: usize,
     },
     /// A layer failed.
@@ -365,7 +371,7 @@ pub enum ProfileError {
     Layer {
         /// The layers that were measured together.
         layers: String,
-        /// Why it failed.
+        /// The reason.
         source: StageError,
     },
     /// A layer panicked.
@@ -374,7 +380,7 @@ pub enum ProfileError {
         /// The layers that were measured together.
         layers: String,
     },
-    /// What was measured makes no profile.
+    /// The measurements make no valid profile.
     #[error(transparent)]
     Tune(#[from] TuneError),
 }

@@ -1,7 +1,9 @@
-//! Hashes that are the same on every platform and in every version, which the standard library's hasher
-//! doesn't promise: seeds, parameter ids and keyed randomness are made of them.
+//! Hashes that are the same on every platform and in every version.
+//!
+//! Seeds, parameter ids and keyed randomness are made of them. The standard library's hasher
+//! doesn't promise the same hash in every version.
 
-/// FNV-1a over the bytes of `seed` and `name`, finished as in SplitMix64.
+/// Hashes the bytes of `seed` and `name` by FNV-1a, finished as in SplitMix64.
 pub(crate) fn stable_hash(seed: u64, name: &str) -> u64 {
     let bytes = seed.to_le_bytes().into_iter().chain(name.bytes());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
@@ -10,11 +12,12 @@ pub(crate) fn stable_hash(seed: u64, name: &str) -> u64 {
     scramble(hash)
 }
 
-/// The last steps of SplitMix64: every bit of the result depends on every bit given.
-pub(crate) fn scramble(x: u64) -> u64 {
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
+/// Mixes by the last steps of SplitMix64: every bit of the result depends on every bit of
+/// `hash`.
+pub(crate) fn scramble(hash: u64) -> u64 {
+    let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    hash ^ (hash >> 31)
 }
 
 #[cfg(test)]

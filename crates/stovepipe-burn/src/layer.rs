@@ -11,12 +11,14 @@ pub(crate) mod context;
 pub(crate) mod random;
 pub(crate) mod statistics;
 
-/// A Burn module with one typed input and one typed output: the unit that a pipeline is cut into.
+/// A Burn module with one typed input and one typed output: the smallest thing that is cut
+/// off.
 ///
-/// The forward must be a function of the module's parameters, the input and the context alone, and
-/// compute the same values whenever it is called with the same ones, because recomputation calls it
-/// twice. In particular it must not draw random numbers from the device's generator: use
-/// [`LayerContext::dropout`], [`LayerContext::uniform`] and [`LayerContext::normal`].
+/// The forward must be a function of the module's parameters, the input and the context alone.
+/// It must compute the same values whenever it is called with the same ones, because
+/// recomputation calls it a second time. In particular it must not draw random numbers from
+/// the device's generator: use [`LayerContext::dropout`], [`LayerContext::uniform`] and
+/// [`LayerContext::normal`].
 ///
 /// ```
 /// use burn::module::Module;
@@ -42,33 +44,39 @@ pub(crate) mod statistics;
 /// }
 /// ```
 pub trait Layer: Module + 'static {
-    /// What it takes.
+    /// The type of the input.
     type Input: Boundary;
-    /// What it returns.
+    /// The type of the output.
     type Output: Boundary;
 
     /// Computes the output.
     ///
     /// # Panics
     ///
-    /// May panic, as tensor operations do on wrong shapes: the step then ends with an error that
-    /// names the stage, and nothing is updated.
+    /// May panic, as tensor operations do on wrong shapes. The step then ends with an error
+    /// that names the stage, and nothing is updated.
     fn forward(&self, input: Self::Input, context: &mut LayerContext<'_>) -> Self::Output;
 
-    /// Names of the values that every forward [stashes](LayerContext::stash) for a later layer. Names are those
-    /// of the whole model: a layer that is used several times takes its names as arguments.
+    /// Returns the names of the values that every forward [stashes](LayerContext::stash) for a
+    /// later layer.
+    ///
+    /// Names are unique in the whole model: a layer type of which the model has several takes
+    /// its names as arguments.
     fn stashes(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Names of the values that every forward [pops](LayerContext::pop): each stashed by an earlier layer, and
-    /// popped by no other.
+    /// Returns the names of the values that every forward [pops](LayerContext::pop).
+    ///
+    /// Each is stashed by an earlier layer, and popped by no other.
     fn pops(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Floating-point operations that a forward takes for one sample, if the layer states them: what
-    /// [`LayerCosts::Flops`](crate::LayerCosts::Flops) balances.
+    /// Returns the floating-point operations that a forward takes for one sample, or `None` if
+    /// the layer doesn't state them.
+    ///
+    /// [`LayerCosts::Flops`](crate::LayerCosts::Flops) balances them.
     fn flops(&self) -> Option<f64> {
         None
     }

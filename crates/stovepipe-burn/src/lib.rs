@@ -1,13 +1,16 @@
 //! Pipelines of Burn layers.
 //!
-//! A [`Sequential`] model of typed [`Layer`]s is cut into stages; each stage runs on a device of a
-//! [`Backend`]. A [`Pipeline`] streams micro-batches through the stages, recomputes activations where
-//! the checkpoint policy asks for it, and applies one exact synchronous update per mini-batch.
+//! A [`Sequential`] model of typed [`Layer`]s is cut into stages. Each stage runs on a device
+//! of a [`Backend`]. A [`Pipeline`] streams micro-batches through the stages, recomputes
+//! activations where the checkpoint policy asks for it, and applies one exact synchronous
+//! update per mini-batch.
 //!
-//! On a deterministic backend, loss, gradients and parameters are the same bits for every number of
-//! stages, every partition, every checkpoint policy and every schedule that drains micro-batches in
-//! the same order. Two measures make that true: the tape is cut at every layer boundary, also inside
-//! a stage, and values are contiguous there.
+//! On a deterministic backend, loss, gradients and parameters are the same bits for every
+//! number of stages, every partition, every checkpoint policy and every schedule that drains
+//! micro-batches in the same order. Two measures ensure that:
+//!
+//! - The tape is cut at every layer boundary, also inside a stage.
+//! - Values are contiguous at every layer boundary.
 
 mod autodiff;
 mod backend;

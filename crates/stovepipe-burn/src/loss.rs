@@ -1,4 +1,5 @@
-//! Losses as a sum and a weight, so that the mean is over the whole mini-batch however it is split.
+//! Losses as a sum and a weight, so that the mean over the mini-batch doesn't depend on how it
+//! is split.
 
 use burn::tensor::Tensor;
 
@@ -9,34 +10,36 @@ pub(crate) mod scaling;
 /// The loss of one micro-batch, not yet averaged.
 #[derive(Debug, Clone)]
 pub struct LossSum {
-    /// The sum over what is averaged: samples, tokens or elements. Shape `[1]`.
+    /// The sum over samples, tokens or elements. Shape `[1]`.
     pub sum: Tensor<1>,
-    /// How many of them there are, or the sum of their weights.
+    /// The number of samples, tokens or elements, or the sum of their weights.
     pub weight: Weight,
 }
 
 impl LossSum {
-    /// A sum over things that weigh `weight` together: a number, or a tensor of shape `[1]` where it
-    /// depends on the data, which is read once at the end of the step.
+    /// Creates a loss of a sum of shape `[1]` and the weight that divides it.
+    ///
+    /// The weight is a number, or a tensor of shape `[1]` if it depends on the data. The
+    /// tensor is read once at the end of the step.
     #[must_use]
     pub fn new(sum: Tensor<1>, weight: impl Into<Weight>) -> Self {
         Self { sum, weight: weight.into() }
     }
 }
 
-/// What a loss is to be divided by.
+/// The number that a loss's sum is divided by.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 #[expect(clippy::large_enum_variant, reason = "there is one for each micro-batch, not more")]
 pub enum Weight {
-    /// Known from shapes.
+    /// A number, as known from shapes.
     Known(f64),
-    /// On the device still. Shape `[1]`.
+    /// A tensor that is still on the device. Shape `[1]`.
     OnDevice(Tensor<1>),
 }
 
 impl Weight {
-    /// Off the tape.
+    /// Takes it off the tape.
     pub(crate) fn inner(self) -> Self {
         match self {
             Self::OnDevice(weight) if weight.device().is_autodiff() => {
@@ -46,7 +49,7 @@ impl Weight {
         }
     }
 
-    /// Its value; reads from the device where it is there.
+    /// Returns the number, after reading it from the device if it is there.
     #[must_use]
     pub fn read(&self) -> f64 {
         match self {
@@ -68,10 +71,12 @@ impl From<Tensor<1>> for Weight {
     }
 }
 
-/// Compares the model's output with the target.
+/// A loss or a metric: it compares the model's output with the target.
 ///
-/// The step's loss is the sum of the micro-batches' sums, divided by the sum of their weights. So the
-/// loss must be a sum over samples (or tokens, or elements) that doesn't depend on the others.
+/// The step's loss is the sum of the micro-batches' sums, divided by the sum of their weights.
+/// So the loss must be a sum over samples, tokens or elements, in which no term depends on
+/// other samples.
+///
 /// Closures `Fn(Output, Target) -> LossSum` are losses.
 ///
 /// ```
@@ -86,7 +91,7 @@ impl From<Tensor<1>> for Weight {
 /// # takes(absolute);
 /// ```
 pub trait Loss<Output, Target>: Send + Sync + 'static {
-    /// The loss of one micro-batch. Runs on the last stage's device.
+    /// Computes the loss of one micro-batch, on the last stage's device.
     fn forward(&self, output: Output, target: Target) -> LossSum;
 }
 
@@ -99,6 +104,6 @@ where
     }
 }
 
-/// Stands for a loss that hasn't been set; such a pipeline only predicts.
+/// The type in the place of a loss that hasn't been set; such a pipeline only predicts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoLoss;

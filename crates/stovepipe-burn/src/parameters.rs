@@ -1,4 +1,5 @@
-//! Modules seen as parameters by path: reading, writing, casting, averaging, initializing.
+//! Work on a module's parameters by their paths: reading, writing, casting, averaging,
+//! initializing.
 
 pub(crate) mod averaging;
 pub(crate) mod cast;

@@ -1,4 +1,5 @@
-//! What crosses a boundary between layers: tensors with their types erased, and bytes made of them.
+//! Values that cross a boundary between layers: tensors with their types erased, and bytes
+//! made of them.
 
 pub(crate) mod boundary;
 pub(crate) mod dtype;

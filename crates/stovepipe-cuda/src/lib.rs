@@ -8,7 +8,7 @@ use std::path::Path;
 use burn::tensor::{Device, DeviceType};
 use stovepipe_burn::{Backend, BackendError};
 
-/// Where Linux shows NVIDIA's driver.
+/// The file that exists on Linux if NVIDIA's driver is loaded.
 const DRIVER: &str = "/proc/driver/nvidia/version";
 
 /// Burn's CUDA backend.
@@ -25,18 +25,18 @@ const DRIVER: &str = "/proc/driver/nvidia/version";
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Cuda {
-    /// These, or all.
+    /// The numbers of the devices, or none for all devices.
     numbers: Option<Vec<usize>>,
 }
 
 impl Cuda {
-    /// On all CUDA devices.
+    /// Creates the backend on all CUDA devices.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// On the CUDA devices of these numbers.
+    /// Creates the backend on the CUDA devices with these numbers, from 0.
     #[must_use]
     pub fn numbers(numbers: impl Into<Vec<usize>>) -> Self {
         Self { numbers: Some(numbers.into()) }
@@ -47,12 +47,13 @@ impl Cuda {
             "Ask for devices that there are".to_owned()
         } else if cfg!(target_os = "linux") && !Path::new(DRIVER).exists() {
             format!(
-                "Neither the driver's library (libcuda.so.1) nor {DRIVER} is of use here: install \
-                 NVIDIA's driver on a machine with one of its graphics processors"
+                "NVIDIA's driver isn't loaded: there is no {DRIVER}, and the driver's library \
+                 (libcuda.so.1) lists no devices; install the driver on a machine with one of \
+                 NVIDIA's graphics processors"
             )
         } else {
-            "The driver's library (libcuda.so.1, on Windows nvcuda.dll) is missing or counts no devices: \
-             install NVIDIA's driver, and look what `nvidia-smi` lists"
+            "The driver's library (libcuda.so.1, on Windows nvcuda.dll) is missing or counts no \
+             devices: install NVIDIA's driver, and look what `nvidia-smi` lists"
                 .to_owned()
         };
         BackendError::NoDevice {
@@ -70,7 +71,8 @@ impl Backend for Cuda {
     }
 
     fn devices(&self) -> Result<Vec<Device>, BackendError> {
-        // Looks for the driver before it loads it, and lists nothing where there is none.
+        // Burn looks for the driver before it loads it, and lists no devices where there is
+        // none.
         let all = Device::enumerate(DeviceType::Cuda).into_vec();
         let numbers = self.numbers.clone().unwrap_or_else(|| (0..all.len().max(1)).collect());
         let device = |number| all.get(number).cloned().ok_or_else(|| self.missing(number, &all));
@@ -85,7 +87,9 @@ impl Backend for Cuda {
         true
     }
 
-    /// Burn multiplies in TF32, whose mantissa has 10 bits, on devices that have it.
+    /// Returns a larger distance than the default.
+    ///
+    /// On devices that have TF32, Burn multiplies in it, and its mantissa has 10 bits.
     fn precision(&self) -> f64 {
         2e-3
     }

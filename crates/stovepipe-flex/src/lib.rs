@@ -27,13 +27,13 @@ pub struct Flex {
 }
 
 impl Flex {
-    /// One thread for each rank.
+    /// Creates the backend with one thread for each rank.
     #[must_use]
     pub fn new() -> Self {
         Self { threads: 1 }
     }
 
-    /// `threads` threads for each rank; 0 counts as 1.
+    /// Sets the number of threads for each rank; 0 counts as 1.
     #[must_use]
     pub fn threads(self, threads: usize) -> Self {
         Self { threads: threads.max(1) }
@@ -87,7 +87,7 @@ impl Backend for Flex {
     }
 }
 
-/// A rank's thread pool, and the handles to wait for its end with.
+/// A rank's thread pool, and the handles by which its threads are joined.
 struct Pool {
     pool: rayon::ThreadPool,
     handles: Arc<Mutex<Vec<JoinHandle<()>>>>,
@@ -96,7 +96,7 @@ struct Pool {
 impl RankThread for Pool {
     fn run(self: Box<Self>, worker: Box<dyn FnOnce() + Send>) {
         self.pool.install(worker);
-        // Dropping a pool only asks its threads to end.
+        // Dropping a pool tells its threads to end, but doesn't wait for them.
         drop(self.pool);
         for handle in self.handles.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             // A panic in the worker has already come out of `install`.
@@ -131,12 +131,12 @@ mod tests {
             let (count, name) = seen.recv().expect("the worker ran");
             assert_eq!(count, threads);
             assert!(name.is_some_and(|name| name.starts_with("stovepipe-7.")));
-            // The system lists a thread for a moment longer than it takes to join it.
-            let mut left = (0..1000).map(|_| {
+            // The system may still list a thread for a short time after it was joined.
+            let mut counts = (0..1000).map(|_| {
                 std::thread::sleep(Duration::from_millis(1));
                 threads_of_rank_7()
             });
-            assert!(left.any(|left| left == 0), "its threads are left over");
+            assert!(counts.any(|count| count == 0), "threads of the pool still run");
         }
     }
 }

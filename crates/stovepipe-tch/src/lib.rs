@@ -26,37 +26,38 @@ pub struct Tch {
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Devices {
     Processor,
-    /// These, or all.
+    /// The CUDA devices with these numbers, or all.
     Cuda(Option<Vec<usize>>),
     Mps,
 }
 
 impl Tch {
-    /// On the processor, with one thread for each rank.
+    /// Creates the backend on the processor, with one thread for each rank.
     #[must_use]
     pub fn new() -> Self {
         Self::on(Devices::Processor)
     }
 
-    /// On all CUDA devices.
+    /// Creates the backend on all CUDA devices.
     #[must_use]
     pub fn cuda() -> Self {
         Self::on(Devices::Cuda(None))
     }
 
-    /// On the CUDA devices of these numbers.
+    /// Creates the backend on the CUDA devices with these numbers, from 0.
     #[must_use]
     pub fn cuda_devices(numbers: impl Into<Vec<usize>>) -> Self {
         Self::on(Devices::Cuda(Some(numbers.into())))
     }
 
-    /// On Apple's graphics processor.
+    /// Creates the backend on Apple's graphics processor.
     #[must_use]
     pub fn mps() -> Self {
         Self::on(Devices::Mps)
     }
 
-    /// `threads` threads for each rank, for what is computed on the processor; 0 counts as 1.
+    /// Sets the number of threads with which each rank computes on the processor; 0 counts as
+    /// 1.
     #[must_use]
     pub fn threads(self, threads: usize) -> Self {
         Self { threads: i32::try_from(threads.max(1)).unwrap_or(i32::MAX), ..self }
@@ -98,8 +99,8 @@ impl Backend for Tch {
                     return Err(self.missing(
                         format!("CUDA device {missing}"),
                         (0..count).map(|number| format!("CUDA device {number}")).collect(),
-                        "LibTorch counts the devices: install NVIDIA's driver and a LibTorch with CUDA, \
-                         or ask for devices that there are",
+                        "LibTorch counts the devices: install NVIDIA's driver and a LibTorch \
+                         with CUDA, or ask for devices that there are",
                     ));
                 }
                 Ok(numbers.into_iter().map(Device::libtorch_cuda).collect())
@@ -117,29 +118,30 @@ impl Backend for Tch {
         Ok(Box::new(Threads(self.threads)))
     }
 
-    /// But for the processor.
+    /// Returns true except on the processor.
     fn is_lazy(&self) -> bool {
         self.devices != Devices::Processor
     }
 
-    /// On the processor.
+    /// Returns true on the processor.
     fn is_parallel(&self, _: &Device) -> bool {
         self.devices == Devices::Processor
     }
 
-    /// On the processor.
+    /// Returns true on the processor.
     fn is_deterministic(&self) -> bool {
         self.devices == Devices::Processor
     }
 }
 
-/// LibTorch keeps the number of threads by calling thread.
+/// The thread of a rank, on which LibTorch's number of threads is set.
 struct Threads(i32);
 
 impl RankThread for Threads {
     fn run(self: Box<Self>, worker: Box<dyn FnOnce() + Send>) {
-        // A thread's first look at its number (or its first operation) takes over what any thread
-        // set last, even if the thread has set its own by then.
+        // LibTorch keeps the number for each calling thread. A thread's first call for its
+        // number, or its first operation, takes over the number that any thread set last, even
+        // if the thread has set its own by then. So the first call comes before the setting.
         tch::get_num_threads();
         tch::set_num_threads(self.0);
         worker();

@@ -1,7 +1,8 @@
 //! The wgpu backend: ranks on the graphics processors that Vulkan, Metal, DirectX 12 or OpenGL
 //! offer, or on a software renderer.
 //!
-//! Devices are lazy: work is queued, and each rank's thread has a stream of its own.
+//! Devices are found through Vulkan, Metal, DirectX 12 or OpenGL. They are lazy: work is
+//! queued, and each rank thread has a stream of its own.
 
 use burn::tensor::{Device, DeviceKind, DeviceType};
 use stovepipe_burn::{Backend, BackendError};
@@ -27,13 +28,16 @@ enum Adapters {
 }
 
 impl Wgpu {
-    /// On all graphics processors; where there is none, on a software renderer.
+    /// Creates the backend on all graphics processors or, where there is none, on a software
+    /// renderer.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// On the adapters of these numbers, in the order in which wgpu lists them, software renderers
+    /// Creates the backend on the adapters with these numbers, one device each.
+    ///
+    /// Numbers count from 0 in the order in which wgpu lists adapters, software renderers
     /// included.
     #[must_use]
     pub fn adapters(numbers: impl Into<Vec<usize>>) -> Self {

@@ -2,7 +2,7 @@
 
 use stovepipe_burn::{Backend, Mixed};
 
-/// A backend that is asked for by its name.
+/// A backend that a program chooses by its name.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct NamedBackend {
@@ -14,14 +14,15 @@ pub struct NamedBackend {
 }
 
 impl NamedBackend {
-    /// The backend. `threads` is how many each rank computes with on the processor.
+    /// Makes the backend. `threads` is the number of threads with which each rank computes on
+    /// the processor.
     #[must_use]
     pub fn make(&self, threads: usize) -> Box<dyn Backend> {
         (self.make)(threads)
     }
 }
 
-/// Every backend that was compiled in.
+/// Returns all backends that were compiled in.
 #[must_use]
 pub fn backends() -> &'static [NamedBackend] {
     &[
@@ -64,7 +65,7 @@ pub fn backends() -> &'static [NamedBackend] {
     ]
 }
 
-/// There is no backend of this name, or it wasn't compiled in.
+/// The error for a name that no backend has, or one that wasn't compiled in.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "there is no backend `{name}` in this program, only {known}: build it with the feature of the \
@@ -75,10 +76,13 @@ pub struct UnknownBackend {
     known: String,
 }
 
-/// The backend of this name. Of several names with commas between them, each rank has one in turn,
-/// and of those of one name each the next device.
+/// Returns the backend of this name, or a [`Mixed`] one of several names with commas between
+/// them.
 ///
-/// `threads` is how many each rank computes with on the processor.
+/// Of several names, each is for the next rank. Ranks with the same name have that backend's
+/// devices in turn.
+///
+/// `threads` is the number of threads with which each rank computes on the processor.
 ///
 /// ```
 /// use stovepipe::{Backend, backend_named};
@@ -91,9 +95,9 @@ pub struct UnknownBackend {
 ///
 /// # Errors
 ///
-/// [`UnknownBackend`], which lists [`backends`].
+/// [`UnknownBackend`] for a name that isn't one of [`backends`].
 pub fn backend_named(names: &str, threads: usize) -> Result<Box<dyn Backend>, UnknownBackend> {
-    let (mut mixed, mut seen) = (Mixed::new(), Vec::new());
+    let (mut mixed, mut earlier) = (Mixed::new(), Vec::new());
     for name in names.split(',') {
         let named = backends().iter().find(|named| named.name == name);
         let named = named.ok_or_else(|| UnknownBackend {
@@ -104,8 +108,9 @@ pub fn backend_named(names: &str, threads: usize) -> Result<Box<dyn Backend>, Un
         if name == names {
             return Ok(backend);
         }
-        mixed = mixed.rank_on(seen.iter().filter(|other| **other == name).count(), backend);
-        seen.push(name);
+        let number = earlier.iter().filter(|other| **other == name).count();
+        mixed = mixed.rank_on(number, backend);
+        earlier.push(name);
     }
     Ok(Box::new(mixed))
 }

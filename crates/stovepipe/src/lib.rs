@@ -38,8 +38,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Every piece is a crate of its own behind a small trait, so that a schedule, a partitioner, a
-//! checkpoint policy or a backend can come from elsewhere; this crate puts them together.
+//! Schedules, partitioners, checkpoint policies, transports and backends implement small
+//! traits, each defined in a crate of its own. So they can also come from other crates. This
+//! crate puts them together.
 
 mod backends;
 

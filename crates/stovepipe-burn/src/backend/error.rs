@@ -1,6 +1,6 @@
-//! What can go wrong with a device.
+//! Errors of devices and of rank threads.
 
-/// What went wrong with a device.
+/// An error of a device or of a rank thread.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackendError {
@@ -9,11 +9,11 @@ pub enum BackendError {
     NoDevice {
         /// The backend's name.
         backend: String,
-        /// What was looked for, like `CUDA device 1`.
+        /// The device that was looked for, like `CUDA device 1`.
         wanted: String,
         /// The devices that there are.
         found: Vec<String>,
-        /// What to install or to ask for instead, as a sentence.
+        /// The advice what to install or to ask for instead, as a sentence.
         advice: String,
     },
     /// A device or a thread failed.
@@ -21,13 +21,13 @@ pub enum BackendError {
     Failed {
         /// The backend's name.
         backend: String,
-        /// What failed and how.
+        /// The failure, in words.
         reason: String,
     },
 }
 
 impl BackendError {
-    /// Something of this backend failed.
+    /// Makes a [`BackendError::Failed`] of this backend.
     pub fn failed(backend: impl Into<String>, reason: impl ToString) -> Self {
         Self::Failed { backend: backend.into(), reason: reason.to_string() }
     }

@@ -1,4 +1,4 @@
-//! Several backends in one pipeline: each rank on the one that it was given.
+//! Several backends in one pipeline: each rank runs on the one that it was given.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,12 +9,15 @@ use crate::backend::Backend;
 use crate::backend::error::BackendError;
 use crate::value::packet::Packet;
 
-/// Gives each rank a backend of its own: the first ranks the first one, and so on. More ranks than were
-/// given start again from the first. Never deterministic as [`Backend`] means it: which backend computes a
-/// layer depends on where the model is cut.
+/// A backend that gives each rank a backend of its own: the first ranks the first one, and so
+/// on.
 ///
-/// Values and queues are looked after by the backend that a device belongs to; where two backends here have the
-/// same device, by the first.
+/// If the pipeline has more ranks than were given, the others start again from the first.
+/// `Mixed` is never deterministic as [`Backend`] means it: the backend that computes a layer
+/// depends on where the model is cut.
+///
+/// A call about a device goes to the backend that the device belongs to. If several backends
+/// here have the device, it goes to the first of them.
 ///
 /// ```
 /// use stovepipe_burn::{Backend, Mixed};
@@ -40,14 +43,17 @@ pub struct Mixed {
     ranks: Vec<MixedRank>,
 }
 
-/// A rank's backend, the number of its device there, and once they are known the device and how many there are.
+/// A rank with its backend and its device.
 struct MixedRank {
     backend: Arc<dyn Backend>,
+    /// The number of the device among the backend's.
     number: usize,
+    /// The device, and the number of devices that the backend has, once they are known.
     found: OnceLock<(Device, usize)>,
 }
 
 impl MixedRank {
+    /// Returns the device and the number of devices that the backend has.
     fn found(&self) -> Result<&(Device, usize), BackendError> {
         if let Some(found) = self.found.get() {
             return Ok(found);
@@ -61,50 +67,51 @@ impl MixedRank {
 }
 
 impl Mixed {
-    /// No ranks yet.
+    /// Creates a backend without ranks.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The next `count` ranks run on `backend`, on its devices in turn.
+    /// Runs the next `count` ranks on `backend`, on its devices in turn.
     #[must_use]
     pub fn ranks(mut self, count: usize, backend: impl Backend + 'static) -> Self {
         let backend: Arc<dyn Backend> = Arc::new(backend);
         if count > 0 {
-            self.call(backend.name());
+            self.append_name(backend.name());
         }
         for number in 0..count {
-            self.place(Arc::clone(&backend), number);
+            self.add_rank(Arc::clone(&backend), number);
         }
         self
     }
 
-    /// The next rank runs on the device of this number of `backend`; numbers in excess start again from the
-    /// first.
+    /// Runs the next rank on the device with this number of `backend`.
+    ///
+    /// Numbers count from 0. Numbers in excess start again from the first device.
     #[must_use]
     pub fn rank_on(mut self, number: usize, backend: impl Backend + 'static) -> Self {
-        self.call(backend.name());
-        self.place(Arc::new(backend), number);
+        self.append_name(backend.name());
+        self.add_rank(Arc::new(backend), number);
         self
     }
 
-    fn call(&mut self, name: &str) {
+    fn append_name(&mut self, name: &str) {
         if !self.name.is_empty() {
             self.name.push(',');
         }
         self.name.push_str(name);
     }
 
-    fn place(&mut self, backend: Arc<dyn Backend>, number: usize) {
+    fn add_rank(&mut self, backend: Arc<dyn Backend>, number: usize) {
         self.ranks.push(MixedRank { backend, number, found: OnceLock::new() });
     }
 
-    /// The backend that a device belongs to.
-    fn of(&self, device: &Device) -> Result<&dyn Backend, BackendError> {
-        for place in &self.ranks {
-            if place.found()?.0 == *device {
-                return Ok(&*place.backend);
+    /// Returns the backend that a device belongs to.
+    fn backend_of(&self, device: &Device) -> Result<&dyn Backend, BackendError> {
+        for rank in &self.ranks {
+            if rank.found()?.0 == *device {
+                return Ok(&*rank.backend);
             }
         }
         Err(BackendError::failed(self.name(), format!("{device:?} is none of its devices")))
@@ -123,50 +130,52 @@ impl Backend for Mixed {
                 "no rank was given a backend: call `.ranks(…)`",
             ));
         }
-        self.ranks.iter().map(|place| Ok(place.found()?.0.clone())).collect()
+        self.ranks.iter().map(|rank| Ok(rank.found()?.0.clone())).collect()
     }
 
     fn device_name(&self, device: &Device) -> String {
-        self.of(device).map_or_else(|_| format!("{device:?}"), |of| of.device_name(device))
+        let backend = self.backend_of(device);
+        backend.map_or_else(|_| format!("{device:?}"), |backend| backend.device_name(device))
     }
 
     fn rank_thread(&self, rank: usize) -> Result<Box<dyn RankThread>, BackendError> {
-        let places = self.ranks.len();
-        let place = self.ranks.get(rank % places.max(1));
-        let place =
-            place.ok_or_else(|| BackendError::failed("mixed", "no rank was given a backend"))?;
-        // Ranks in excess have the same devices under other numbers.
-        let lap = rank / places * places * place.found()?.1;
-        place.backend.rank_thread(place.number + lap)
+        let given = self.ranks.len();
+        let mixed_rank = self.ranks.get(rank % given.max(1));
+        let mixed_rank = mixed_rank
+            .ok_or_else(|| BackendError::failed("mixed", "no rank was given a backend"))?;
+        // Ranks in excess have the same devices under other numbers: a multiple of the number
+        // of devices is added.
+        let offset = rank / given * given * mixed_rank.found()?.1;
+        mixed_rank.backend.rank_thread(mixed_rank.number + offset)
     }
 
     fn flush(&self, device: &Device) -> Result<(), BackendError> {
-        self.of(device)?.flush(device)
+        self.backend_of(device)?.flush(device)
     }
 
     fn synchronize(&self, device: &Device) -> Result<(), BackendError> {
-        self.of(device)?.synchronize(device)
+        self.backend_of(device)?.synchronize(device)
     }
 
     fn receive(&self, value: Packet, device: &Device) -> Result<Packet, BackendError> {
-        self.of(device)?.receive(value, device)
+        self.backend_of(device)?.receive(value, device)
     }
 
     fn memory(&self, device: &Device) -> Option<u64> {
-        self.of(device).ok()?.memory(device)
+        self.backend_of(device).ok()?.memory(device)
     }
 
     fn is_lazy(&self) -> bool {
-        self.ranks.iter().any(|place| place.backend.is_lazy())
+        self.ranks.iter().any(|rank| rank.backend.is_lazy())
     }
 
     fn is_parallel(&self, device: &Device) -> bool {
-        self.of(device).is_ok_and(|of| of.is_parallel(device))
+        self.backend_of(device).is_ok_and(|backend| backend.is_parallel(device))
     }
 
-    /// That of the least precise.
+    /// Returns the distance of the least precise backend.
     fn precision(&self) -> f64 {
-        self.ranks.iter().map(|place| place.backend.precision()).fold(0.0, f64::max)
+        self.ranks.iter().map(|rank| rank.backend.precision()).fold(0.0, f64::max)
     }
 }
 
@@ -178,13 +187,14 @@ mod tests {
 
     use super::*;
 
-    /// Two devices that can be told apart, and the ranks that hosts were made for.
+    /// A backend with two devices that differ.
     #[derive(Default)]
-    struct Two {
-        hosts: Arc<Mutex<Vec<usize>>>,
+    struct TwoDevices {
+        /// The ranks that threads were made for.
+        asked: Arc<Mutex<Vec<usize>>>,
     }
 
-    impl Backend for Two {
+    impl Backend for TwoDevices {
         fn name(&self) -> &str {
             "two"
         }
@@ -194,15 +204,15 @@ mod tests {
         }
 
         fn rank_thread(&self, rank: usize) -> Result<Box<dyn RankThread>, BackendError> {
-            self.hosts.lock().expect("the lock").push(rank);
+            self.asked.lock().expect("the lock").push(rank);
             Ok(Box::new(PlainThread))
         }
     }
 
     #[test]
     fn ranks_of_a_backend_have_its_devices_in_turn() {
-        let hosts = Arc::default();
-        let two = || Two { hosts: Arc::clone(&hosts) };
+        let asked = Arc::default();
+        let two = || TwoDevices { asked: Arc::clone(&asked) };
         let mixed = Mixed::new().ranks(3, two()).rank_on(1, two()).rank_on(4, two());
         assert_eq!(mixed.name(), "two,two,two");
         let devices = mixed.devices().expect("devices");
@@ -212,6 +222,6 @@ mod tests {
         for rank in 0..6 {
             mixed.rank_thread(rank).expect("a thread");
         }
-        assert_eq!(*hosts.lock().expect("the lock"), [0, 1, 2, 1, 4, 10]);
+        assert_eq!(*asked.lock().expect("the lock"), [0, 1, 2, 1, 4, 10]);
     }
 }

@@ -12,8 +12,8 @@ use crate::layer::context::LayerContext;
 use crate::parameters::named::delegate_module;
 use crate::value::boundary::Boundary;
 
-/// A module together with the function that runs it; see
-/// [`Sequential::push_module`](crate::Sequential::push_module).
+/// A layer of a module and the function that runs it, as
+/// [`Sequential::push_module`](crate::Sequential::push_module) makes it.
 pub struct Apply<M, F, I> {
     module: M,
     forward: Arc<F>,

@@ -1,5 +1,6 @@
-//! Batch normalization whose running statistics are those of whole mini-batches, whatever is recomputed,
-//! evaluated or fails.
+//! Batch normalization whose running statistics are those of whole mini-batches.
+//!
+//! Recomputation, evaluation and failed steps don't change the running statistics.
 
 use burn::module::{Module, Param};
 use burn::nn::Initializer;
@@ -10,14 +11,17 @@ use crate::layer::context::{LayerContext, Pass};
 use crate::layer::statistics::{Observation, RunningStatistics};
 use crate::value::dtype::{cast, widen};
 
-/// Batch normalization (Ioffe and Szegedy, arXiv 1502.03167) of inputs `[batch, features, …]`, to be used
-/// inside a [`Layer`](crate::Layer).
+/// Batch normalization (Ioffe and Szegedy, arXiv 1502.03167) of inputs `[batch, features, …]`,
+/// to be used inside a [`Layer`](crate::Layer).
 ///
-/// In training each micro-batch is normalized by its own mean and variance. The running statistics, which
-/// evaluation uses, move once per step (or accumulation) by the mean and the unbiased variance of the whole
-/// mini-batch, and only if it succeeds; recomputation and evaluation don't touch them. So they are the same for
-/// every number of stages and every checkpoint policy. (`burn::nn::BatchNorm` moves them in every
-/// forward.) The normalization itself depends on the number of micro-batches, as its definition says.
+/// In training each micro-batch is normalized by its own mean and variance. So the results
+/// depend on the number of micro-batches.
+///
+/// Evaluation normalizes with the running statistics. They move once per step (or
+/// accumulation) that succeeds, by the mean and the unbiased variance of the whole mini-batch.
+/// Recomputation and evaluation don't change them. So they are the same for every number of
+/// stages and every checkpoint policy, whereas `burn::nn::BatchNorm` moves them in every
+/// forward.
 ///
 /// Clones share the running statistics.
 ///
@@ -50,19 +54,21 @@ pub struct BatchNorm {
     pub beta: Param<Tensor<1>>,
     #[module(skip)]
     running: RunningStatistics,
-    /// How far the running statistics move with a step, from 0 to 1.
+    /// The weight of a new mini-batch in the running statistics, from 0 to 1.
     #[module(skip)]
     pub momentum: f64,
-    /// Added to the variance.
+    /// The number that is added to the variance.
     #[module(skip)]
     pub epsilon: f64,
-    /// Whether training, too, normalizes with the running statistics, and leaves them as they are.
+    /// Says whether training also normalizes with the running statistics, and doesn't move
+    /// them.
     #[module(skip)]
     pub frozen: bool,
 }
 
 impl BatchNorm {
-    /// For so many features, with a momentum of 0.1 and an epsilon of 1e-5.
+    /// Creates a normalization of this number of features, with a momentum of 0.1 and an
+    /// epsilon of 1e-5.
     #[must_use]
     pub fn new(features: usize, device: &Device) -> Self {
         let host = device.clone().inner();
@@ -79,13 +85,13 @@ impl BatchNorm {
         }
     }
 
-    /// The mean and the variance that evaluation uses. Shapes `[features]`.
+    /// Returns the mean and the variance that evaluation uses. Shapes `[features]`.
     #[must_use]
     pub fn running_statistics(&self) -> (Tensor<1>, Tensor<1>) {
         self.running.get()
     }
 
-    /// Normalizes. Shape `[batch, features, …]`, which stays.
+    /// Normalizes `x` of shape `[batch, features, …]`, and returns a tensor of the same shape.
     ///
     /// # Panics
     ///
@@ -115,7 +121,7 @@ impl BatchNorm {
             momentum: self.momentum,
             count: count as f64,
             mean: found.mean.inner(),
-            // The population's, times its size.
+            // The variance is the population's: the sum of the squares divided by the count.
             squares: found.variance.inner() * count as f64,
         });
         cast(found.output, dtype)
@@ -123,7 +129,8 @@ impl BatchNorm {
 }
 
 impl From<burn::nn::BatchNorm> for BatchNorm {
-    /// With the parameters, running statistics and settings of Burn's; frozen if that is.
+    /// Takes over the parameters, running statistics and settings of Burn's. It is frozen if
+    /// training is disabled there.
     fn from(norm: burn::nn::BatchNorm) -> Self {
         let inner = |value: Tensor<1>| {
             widen(if value.device().is_autodiff() { value.inner() } else { value })

@@ -1,4 +1,4 @@
-//! What a layer is told beside its input.
+//! The context of a layer's forward: all that a layer is told in addition to its input.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,35 +13,37 @@ use crate::value::boundary::{Boundary, from_parts, into_packet};
 use crate::value::dtype;
 use crate::value::packet::Packet;
 
-/// Why a layer's forward runs.
+/// The reason why a layer's forward runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Pass {
-    /// A training forward whose activations are kept, or of which only the output is wanted now.
+    /// A training forward whose activations are kept, or of which only the output is wanted
+    /// now.
     Train,
-    /// The same forward once more, to rebuild activations. Must compute the same values; must not
-    /// count anything twice.
+    /// A second run of a training forward, to rebuild activations.
+    ///
+    /// It must compute the same values, and must not count anything twice.
     Recompute,
     /// Evaluation or inference: no backward follows.
     Evaluate,
 }
 
-/// What a layer is told beside its input.
+/// The context of a layer's forward: all that a layer is told in addition to its input.
 #[derive(Debug)]
 pub struct LayerContext<'a> {
     pass: Pass,
     key: ForwardKey,
     samples: Range<usize>,
     layer: &'a str,
-    /// How often randomness has been used in this forward.
+    /// The number of draws of random numbers in this forward so far.
     draws: u32,
-    /// What this forward adds to the loss.
+    /// The losses that this forward adds. Shapes `[1]`.
     losses: Vec<Tensor<1>>,
-    /// What batch normalizations saw.
+    /// The observations of batch normalizations.
     observations: Vec<Observation>,
-    /// What it may pop, by name, ready to be used.
+    /// The values that the layer may pop and hasn't popped yet.
     pub(crate) popped: SkipValues,
-    /// What it stashed.
+    /// The values that the layer stashed.
     pub(crate) stashed: SkipValues,
     pub(crate) side: SideInputs<'a>,
     /// The type of floats that the layer computes in, if it was set.
@@ -55,7 +57,7 @@ pub(crate) type SkipValues = BTreeMap<String, Packet>;
 #[derive(Clone, Copy, Default)]
 pub(crate) struct SideInputs<'a> {
     pub(crate) packets: Option<&'a BTreeMap<String, Packet>>,
-    /// Where layers want them, and who brings them there.
+    /// The backend that moves them to the layers' device, and that device.
     pub(crate) receiver: Option<(&'a dyn Backend, &'a Device)>,
 }
 
@@ -65,10 +67,11 @@ impl fmt::Debug for SideInputs<'_> {
     }
 }
 
-/// Where in the training a forward runs.
+/// The place of a forward in the training, on which its random numbers depend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ForwardKey {
     pub(crate) seed: u64,
+    /// The number of steps and accumulations that succeeded before.
     pub(crate) updates: u64,
     pub(crate) micro_batch: usize,
 }
@@ -98,45 +101,49 @@ impl<'a> LayerContext<'a> {
         std::mem::take(&mut self.observations)
     }
 
-    /// What the forward added to the loss.
+    /// Takes the sum of the losses that the forward added. Shape `[1]`.
     pub(crate) fn take_losses(&mut self) -> Option<Tensor<1>> {
         std::mem::take(&mut self.losses).into_iter().reduce(|sum, loss| sum + loss)
     }
 
-    /// Why the forward runs.
+    /// Returns the reason why the forward runs.
     #[must_use]
     pub fn pass(&self) -> Pass {
         self.pass
     }
 
-    /// Number of the step, the same on every stage: how many steps and accumulations succeeded
-    /// before it. One that failed is repeated with the same number.
+    /// Returns the number of the step, which is the same on every stage.
+    ///
+    /// It is the number of steps and accumulations that succeeded before. A step that fails is
+    /// repeated with the same number.
     #[must_use]
     pub fn step(&self) -> u64 {
         self.key.updates
     }
 
-    /// Which micro-batch of the mini-batch this is.
+    /// Returns the number of the micro-batch in the mini-batch, from 0.
     #[must_use]
     pub fn micro_batch(&self) -> usize {
         self.key.micro_batch
     }
 
-    /// Which samples of the mini-batch the micro-batch holds.
+    /// Returns the numbers of the mini-batch's samples that the micro-batch holds, from 0.
     #[must_use]
     pub fn samples(&self) -> Range<usize> {
         self.samples.clone()
     }
 
-    /// The layer's name in the model, like `blocks.3`.
+    /// Returns the layer's name in the model, like `blocks.3`.
     #[must_use]
     pub fn layer(&self) -> &str {
         self.layer
     }
 
-    /// Keeps a value for a later layer, which [pops](Self::pop) it by this name, past all layers between.
-    /// Where they are on other ranks it goes straight to the one that needs it, and its gradient straight
-    /// back. The layer must declare the name in [`Layer::stashes`](crate::Layer::stashes).
+    /// Stashes a value for a later layer, which [pops](Self::pop) it by this name.
+    ///
+    /// If the later layer is on another rank, the value goes straight to that rank, and its
+    /// gradient straight back. The layer must declare the name in
+    /// [`Layer::stashes`](crate::Layer::stashes).
     ///
     /// ```
     /// use burn::module::Module;
@@ -193,13 +200,14 @@ impl<'a> LayerContext<'a> {
     ///
     /// # Panics
     ///
-    /// If the layer doesn't declare the name in [`Layer::pops`](crate::Layer::pops), pops it twice, or
-    /// asks for another type than was stashed.
+    /// If the layer doesn't declare the name in [`Layer::pops`](crate::Layer::pops), pops it
+    /// twice, or asks for another type than was stashed.
     pub fn pop<T: Boundary>(&mut self, name: &str) -> T {
         let layer = self.layer;
         let Some(packet) = self.popped.remove(name) else {
             panic!(
-                "layer `{layer}` pops `{name}`, which isn't there: declare it in `Layer::pops`, and pop it once"
+                "layer `{layer}` pops `{name}`, which isn't there: declare it in `Layer::pops`, \
+                 and pop it once"
             );
         };
         match from_parts(packet.into_values()) {
@@ -208,19 +216,24 @@ impl<'a> LayerContext<'a> {
         }
     }
 
-    /// Adds to the loss, such as a penalty for how a mixture of experts is used. The sum over the samples
-    /// of the micro-batch, in the unit of the loss's own sum: the weight of the whole mini-batch divides
-    /// both. In evaluation it is reported beside the loss; a recomputation doesn't count it again.
+    /// Adds to the loss, such as a penalty for an uneven use of experts.
+    ///
+    /// `sum`, of shape `[1]`, is a sum over the samples of the micro-batch in the unit of the
+    /// loss's own sum: both are divided by the weight of the whole mini-batch. Evaluation
+    /// reports it next to the loss. A recomputation doesn't count it again.
     pub fn add_loss(&mut self, sum: Tensor<1>) {
         self.losses.push(dtype::widen(sum));
     }
 
-    /// The part for this micro-batch of a value that the step was given under this name with
-    /// [`Pipeline::side_input`](crate::Pipeline::side_input), such as a mask.
+    /// Returns this micro-batch's slice of a side input, such as a mask.
+    ///
+    /// Side inputs are given to a step by name with
+    /// [`Pipeline::side_input`](crate::Pipeline::side_input).
     ///
     /// # Panics
     ///
-    /// If the step was given none of this name, or one of another type.
+    /// If the step was given no side input of this name, or one of another type, or if a device
+    /// fails while the value is moved.
     #[must_use]
     pub fn side_input<T: Boundary>(&self, name: &str) -> T {
         let layer = self.layer;
@@ -228,8 +241,9 @@ impl<'a> LayerContext<'a> {
         let Some(packet) = packets.and_then(|packets| packets.get(name)) else {
             let known: Vec<&String> = packets.into_iter().flatten().map(|(name, _)| name).collect();
             panic!(
-                "layer `{layer}` asks for the side input `{name}`, the step was given {known:?}: call \
-                 `.side_input(\"{name}\", …)` on the pipeline before every step, evaluation and prediction"
+                "layer `{layer}` asks for the side input `{name}`, the step was given {known:?}: \
+                 call `.side_input(\"{name}\", …)` on the pipeline before every step, evaluation \
+                 and prediction"
             );
         };
         let packet = packet.clone();
@@ -255,12 +269,20 @@ impl<'a> LayerContext<'a> {
         }
     }
 
-    /// Sets elements to zero with this probability and scales the others up, in training; returns `x` in
-    /// evaluation.
+    /// Sets elements of `x` to zero with this probability in training (Srivastava et al.,
+    /// Journal of Machine Learning Research 15, 2014).
     ///
-    /// Which elements is a pure function of the pipeline's seed, the step, the layer's name, how often
-    /// the forward has drawn before, the sample's number in the mini-batch and the element's in the
-    /// sample: the same when the forward is recomputed, and for every number of stages and micro-batches.
+    /// The other elements are multiplied by `1 / (1 - probability)`. In evaluation `x` is
+    /// returned as it is. `x` is of shape `[batch, …]`, which stays.
+    ///
+    /// The choice of elements is a pure function of:
+    ///
+    /// - the pipeline's seed, the step and the layer's name
+    /// - the number of draws before in the same forward
+    /// - the number of the sample in the mini-batch, and that of the element in the sample
+    ///
+    /// So it is the same when the forward is recomputed, and for every number of stages and
+    /// micro-batches.
     ///
     /// ```
     /// use burn::module::Module;
@@ -286,8 +308,8 @@ impl<'a> LayerContext<'a> {
     ///
     /// # Panics
     ///
-    /// If the probability isn't at least 0 and below 1, or the first axis of `x` isn't the batch axis,
-    /// so that its elements can't be dealt out evenly among the samples.
+    /// If the probability isn't at least 0 and below 1, or if the number of elements of `x`
+    /// isn't a multiple of the number of samples.
     pub fn dropout<const D: usize>(&mut self, x: Tensor<D>, probability: f64) -> Tensor<D> {
         assert!(
             (0.0..1.0).contains(&probability),
@@ -304,12 +326,14 @@ impl<'a> LayerContext<'a> {
         x * mask
     }
 
-    /// Numbers from 0 to 1 in the shape of `like`, keyed as those of [`dropout`](Self::dropout), in
-    /// training and evaluation alike. No gradient flows into them.
+    /// Draws uniform numbers of at least 0 and below 1, in the shape `[batch, …]` of `like`.
+    ///
+    /// They are keyed as those of [`dropout`](Self::dropout), in training and in evaluation.
+    /// No gradient flows into them.
     ///
     /// # Panics
     ///
-    /// If the elements can't be dealt out evenly among the samples.
+    /// If the number of elements of `like` isn't a multiple of the number of samples.
     pub fn uniform<const D: usize>(&mut self, like: &Tensor<D>) -> Tensor<D> {
         // Rounded to 16 bits, the largest would become 1.
         let below_one = match like.dtype() {
@@ -321,14 +345,18 @@ impl<'a> LayerContext<'a> {
         typed_as(if below_one < 1.0 { numbers.clamp_max(below_one) } else { numbers }, like)
     }
 
-    /// In 32 bits and without autodiff.
+    /// Draws uniform numbers in 32 bits and without autodiff.
     fn draw_uniform<const D: usize>(&mut self, like: &Tensor<D>) -> Tensor<D> {
         let draw = self.draw();
         draw.uniform(like.dims(), &self.samples, &like.device().inner())
     }
 
-    /// Numbers of mean 0 and deviation 1 in the shape of `like`, as [`uniform`](Self::uniform), by the
-    /// transform of Box and Muller.
+    /// Draws normal numbers of mean 0 and standard deviation 1, in the shape `[batch, …]` of
+    /// `like`.
+    ///
+    /// They are made of two draws of uniform numbers, keyed as those of
+    /// [`uniform`](Self::uniform), by the transform of Box and Muller (Annals of Mathematical
+    /// Statistics 29, 1958).
     ///
     /// # Panics
     ///
@@ -347,7 +375,7 @@ impl<'a> LayerContext<'a> {
     }
 }
 
-/// Constants of the type of `like`, and with autodiff where it has it.
+/// Casts constants to the type of `like`, and turns autodiff on where `like` has it.
 fn typed_as<const D: usize>(constants: Tensor<D>, like: &Tensor<D>) -> Tensor<D> {
     let constants = dtype::cast(constants, like.dtype());
     if like.device().is_autodiff() { Tensor::from_inner(constants) } else { constants }

@@ -1,9 +1,12 @@
-//! Random numbers that are a pure function of where they are used: of the seed, the update, the layer,
-//! the sample and the element, and of nothing else. So they are the same when a forward is run again,
-//! and for every number of stages and micro-batches.
+//! Keyed randomness: numbers that are a pure function of seed, step, layer, draw, sample and
+//! element.
 //!
-//! Each sample has a key of 64 bits; an element's 32 bits are its place in the sample, mixed with one
-//! half of the key, and mixed once more with the other. The mixing function is Chris Wellons' lowbias32.
+//! So they are the same when a forward is run again, and for every number of stages and
+//! micro-batches.
+//!
+//! Each sample has a key of 64 bits. An element's 32 bits are its place in the sample, mixed
+//! with one half of the key, and mixed once more with the other half. The mixing function is
+//! Chris Wellons' lowbias32.
 
 use std::ops::Range;
 
@@ -11,27 +14,29 @@ use burn::tensor::{DType, Device, Int, IntDType, Tensor, TensorData};
 
 use crate::hash::{scramble, stable_hash};
 
-/// Bits of a uniform number: what an `f32` holds exactly.
+/// The bits of a uniform number, as many as an `f32` holds exactly.
 const BITS: u32 = 24;
 
-/// The numbers of one use of randomness in one forward.
+/// One draw of random numbers in one forward.
 pub(crate) struct Draw {
     key: u64,
 }
 
 impl Draw {
-    /// The `number`th use in a forward of `layer`, after `update` updates.
-    pub(crate) fn new(seed: u64, update: u64, layer: &str, number: u32) -> Self {
+    /// Creates the draw with this number, from 0, in a forward of `layer` in this step.
+    pub(crate) fn new(seed: u64, step: u64, layer: &str, number: u32) -> Self {
         let key = stable_hash(seed.wrapping_add(1), layer);
-        let key = mix64(key ^ mix64(update));
+        let key = mix64(key ^ mix64(step));
         Self { key: mix64(key ^ mix64(u64::from(number) + 1)) }
     }
 
-    /// For each element, whose samples follow each other: `scale` with this probability, else zero.
+    /// Draws for each element `scale` with this probability, else zero.
+    ///
+    /// The elements of the samples follow each other.
     ///
     /// # Panics
     ///
-    /// If the elements can't be dealt out evenly among the samples.
+    /// If the number of elements isn't a multiple of the number of samples.
     pub(crate) fn mask<const D: usize>(
         &self,
         shape: [usize; D],
@@ -40,22 +45,25 @@ impl Draw {
         probability: f64,
         scale: f64,
     ) -> Tensor<D> {
-        let each = elements_of_sample(&shape, samples);
-        let below = (probability * f64::from(1u32 << BITS)).round() as i32;
+        let per_sample = elements_per_sample(&shape, samples);
+        let limit = (probability * f64::from(1u32 << BITS)).round() as i32;
         if draws_on_host(device) {
             let scale = scale as f32;
-            let numbers = self.on_host(samples, each, |n| if n < below { scale } else { 0.0 });
+            let numbers =
+                self.on_host(samples, per_sample, |n| if n < limit { scale } else { 0.0 });
             return Tensor::from_data(TensorData::new(numbers, shape), device);
         }
-        let numbers = self.on_device(samples, each, device).reshape(shape);
-        numbers.lower_scalar(below).float() * scale
+        let numbers = self.on_device(samples, per_sample, device).reshape(shape);
+        numbers.lower_scalar(limit).float() * scale
     }
 
-    /// For each element a number from 0 to 1, without 1, as [`mask`](Self::mask) deals them out.
+    /// Draws for each element a number of at least 0 and below 1.
+    ///
+    /// The elements of the samples follow each other.
     ///
     /// # Panics
     ///
-    /// If the elements can't be dealt out evenly among the samples.
+    /// If the number of elements isn't a multiple of the number of samples.
     pub(crate) fn uniform<const D: usize>(
         &self,
         shape: [usize; D],
@@ -63,12 +71,12 @@ impl Draw {
         device: &Device,
     ) -> Tensor<D> {
         const UNIT: f32 = 1.0 / (1u32 << BITS) as f32;
-        let each = elements_of_sample(&shape, samples);
+        let per_sample = elements_per_sample(&shape, samples);
         if draws_on_host(device) {
-            let numbers = self.on_host(samples, each, |n| n as f32 * UNIT);
+            let numbers = self.on_host(samples, per_sample, |n| n as f32 * UNIT);
             return Tensor::from_data(TensorData::new(numbers, shape), device);
         }
-        self.on_device(samples, each, device).reshape(shape).float() * UNIT
+        self.on_device(samples, per_sample, device).reshape(shape).float() * UNIT
     }
 
     fn keys(&self, sample: usize) -> (u32, u32) {
@@ -76,73 +84,92 @@ impl Draw {
         (key as u32, (key >> 32) as u32)
     }
 
-    /// Whole numbers from 0 to 2^24 − 1, by a loop, and what is made of them: `each` for every sample.
-    fn on_host<T>(&self, samples: &Range<usize>, each: usize, make: impl Fn(i32) -> T) -> Vec<T> {
-        let mut numbers = Vec::with_capacity(samples.len() * each);
+    /// Draws whole numbers from 0 to 2^24 − 1 by a loop, and applies `make` to each.
+    fn on_host<T>(
+        &self,
+        samples: &Range<usize>,
+        per_sample: usize,
+        make: impl Fn(i32) -> T,
+    ) -> Vec<T> {
+        let mut numbers = Vec::with_capacity(samples.len() * per_sample);
         for sample in samples.clone() {
             let (first, second) = self.keys(sample);
-            // A sample has fewer than 2^32 elements, or its numbers repeat.
+            // The numbers of a sample repeat after 2^32 elements.
             let number = |place: u32| (mix32(mix32(place ^ first) ^ second) >> (32 - BITS)) as i32;
-            numbers.extend((0..each).map(|place| make(number(place as u32))));
+            numbers.extend((0..per_sample).map(|place| make(number(place as u32))));
         }
         numbers
     }
 
-    /// The same numbers by tensor operations, which a device runs as one kernel.
-    fn on_device(&self, samples: &Range<usize>, each: usize, device: &Device) -> Tensor<2, Int> {
+    /// Draws the same numbers by tensor operations, which a device runs as one kernel.
+    ///
+    /// Shape `[samples, elements per sample]`.
+    fn on_device(
+        &self,
+        samples: &Range<usize>,
+        per_sample: usize,
+        device: &Device,
+    ) -> Tensor<2, Int> {
         let column = |half: fn((u32, u32)) -> u32| {
             let keys: Vec<i32> = samples.clone().map(|s| half(self.keys(s)) as i32).collect();
             let data = TensorData::new(keys, [samples.len(), 1]);
             let column = Tensor::<2, Int>::from_data(data, (device, DType::I32));
-            column.expand([samples.len(), each])
+            column.expand([samples.len(), per_sample])
         };
-        let place = Tensor::<1, Int>::arange(0..each as i64, (device, DType::I32));
-        let place = place.reshape([1, each]).expand([samples.len(), each]);
+        let place = Tensor::<1, Int>::arange(0..per_sample as i64, (device, DType::I32));
+        let place = place.reshape([1, per_sample]).expand([samples.len(), per_sample]);
         let once = mix_tensor(place.bitwise_xor(column(|(first, _)| first)));
         let twice = mix_tensor(once.bitwise_xor(column(|(_, second)| second)));
         shift(twice, 32 - BITS)
     }
 }
 
-/// Whether a loop on the host draws the numbers: on Flex it is faster than tensor operations, and devices
-/// that compute with wider whole numbers, as LibTorch's do, can't do all of these operations on 32 bits.
+/// Says whether a loop on the host draws the numbers.
+///
+/// On Flex the loop is faster than tensor operations. Devices that compute with wider whole
+/// numbers, such as LibTorch's, can't do all of these operations on 32 bits.
 fn draws_on_host(device: &Device) -> bool {
     *device == Device::flex() || device.settings().int_dtype != IntDType::I32
 }
 
-/// How many elements each sample has in a tensor of this shape.
-fn elements_of_sample(shape: &[usize], samples: &Range<usize>) -> usize {
+/// Returns the number of elements that each sample has in a tensor of this shape.
+fn elements_per_sample(shape: &[usize], samples: &Range<usize>) -> usize {
     let elements: usize = shape.iter().product();
     assert!(
         !samples.is_empty() && elements.is_multiple_of(samples.len()),
-        "a tensor of shape {shape:?} doesn't hold the same number of elements for each of {} samples: \
-         random numbers need tensors whose first axis is the batch axis",
+        "a tensor of shape {shape:?} doesn't hold the same number of elements for each of {} \
+         samples: random numbers need tensors whose first axis is the batch axis",
         samples.len()
     );
     elements / samples.len()
 }
 
-/// As [`scramble`], but zero doesn't stay zero.
-fn mix64(x: u64) -> u64 {
-    scramble(x.wrapping_add(0x9e37_79b9_7f4a_7c15))
+/// Mixes as [`scramble`] does, except that zero doesn't stay zero.
+fn mix64(key: u64) -> u64 {
+    scramble(key.wrapping_add(0x9e37_79b9_7f4a_7c15))
 }
 
-fn mix32(mut x: u32) -> u32 {
-    x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);
-    x = (x ^ (x >> 15)).wrapping_mul(0x846c_a68b);
-    x ^ (x >> 16)
+/// Mixes by lowbias32.
+fn mix32(number: u32) -> u32 {
+    let number = (number ^ (number >> 16)).wrapping_mul(0x7feb_352d);
+    let number = (number ^ (number >> 15)).wrapping_mul(0x846c_a68b);
+    number ^ (number >> 16)
 }
 
-/// [`mix32`] on 32-bit integers, whose products wrap.
-fn mix_tensor(x: Tensor<2, Int>) -> Tensor<2, Int> {
-    let x = x.clone().bitwise_xor(shift(x, 16)).mul_scalar(0x7feb_352du32 as i32);
-    let x = x.clone().bitwise_xor(shift(x, 15)).mul_scalar(0x846c_a68bu32 as i32);
-    x.clone().bitwise_xor(shift(x, 16))
+/// Mixes as [`mix32`] does, on tensors of 32-bit integers, whose products wrap.
+fn mix_tensor(numbers: Tensor<2, Int>) -> Tensor<2, Int> {
+    let xor_shifted = |numbers: Tensor<2, Int>, bits| {
+        let shifted = shift(numbers.clone(), bits);
+        numbers.bitwise_xor(shifted)
+    };
+    let numbers = xor_shifted(numbers, 16).mul_scalar(0x7feb_352du32 as i32);
+    let numbers = xor_shifted(numbers, 15).mul_scalar(0x846c_a68bu32 as i32);
+    xor_shifted(numbers, 16)
 }
 
 /// Shifts to the right as if the numbers had no sign.
-fn shift(x: Tensor<2, Int>, bits: u32) -> Tensor<2, Int> {
-    x.bitwise_right_shift_scalar(bits as i32).bitwise_and_scalar((u32::MAX >> bits) as i32)
+fn shift(numbers: Tensor<2, Int>, bits: u32) -> Tensor<2, Int> {
+    numbers.bitwise_right_shift_scalar(bits as i32).bitwise_and_scalar((u32::MAX >> bits) as i32)
 }
 
 #[cfg(test)]
@@ -168,7 +195,8 @@ mod tests {
 
     #[test]
     fn numbers_are_evenly_spread() {
-        // 2^20 numbers in 256 bins: chi squared of 255 degrees of freedom, within 5 deviations.
+        // 2^20 numbers in 256 bins: chi squared of 255 degrees of freedom, within 5
+        // deviations.
         let numbers = draw(0).on_host(&(0..64), 1 << 14, |n| n);
         let mut bins = [0f64; 256];
         for number in &numbers {
@@ -179,7 +207,7 @@ mod tests {
         assert!((chi - 255.0).abs() < 5.0 * (2.0f64 * 255.0).sqrt(), "{chi}");
         let mean = numbers.iter().map(|n| f64::from(*n)).sum::<f64>() / numbers.len() as f64;
         let half = f64::from(1 << (BITS - 1));
-        // The mean of 2^20 uniform numbers strays by a 1770th of their range.
+        // The mean of 2^20 uniform numbers has a deviation of a 1770th of half their range.
         assert!((mean - half).abs() < 5.0 * half / 1770.0, "{mean}");
         let variance = numbers.iter().map(|n| (f64::from(*n) - mean).powi(2)).sum::<f64>();
         let ratio = variance / numbers.len() as f64 / ((2.0 * half).powi(2) / 12.0);
@@ -203,13 +231,13 @@ mod tests {
         };
         let correlation =
             |a: &[i32], b: &[i32]| product(a, b) / (product(a, a) * product(b, b)).sqrt();
-        // Of 65,536 pairs a correlation strays by a 256th.
+        // The correlation of 65,536 independent pairs has a deviation of a 256th.
         let limit = 5.0 / (COUNT as f64).sqrt();
-        for (which, other) in others.iter().enumerate() {
+        for (index, other) in others.iter().enumerate() {
             let found = correlation(&base, other);
-            assert!(found.abs() < limit, "{which}: {found}");
+            assert!(found.abs() < limit, "{index}: {found}");
         }
-        // Nor does a number depend on the one before it, or on any of a neighbour's shifted ones.
+        // Nor does a number depend on those before it, in its own sample or in the next one.
         for lag in 1..64 {
             assert!(correlation(&base[..COUNT - lag], &base[lag..]).abs() < limit, "{lag}");
             assert!(correlation(&base[..COUNT - lag], &others[4][lag..]).abs() < limit, "{lag}");
@@ -221,7 +249,7 @@ mod tests {
         let device = Device::flex();
         let mask = draw(0).mask([64, 1024], &(0..64), &device, 0.9, 2.0);
         let kept = mask.clone().sum().into_scalar::<f32>() / 2.0 / 65_536.0;
-        // Five deviations of a mean of 65,536.
+        // The limit is five deviations of the mean of 65,536 elements.
         assert!((kept - 0.9).abs() < 5.0 * (0.09f32 / 65_536.0).sqrt(), "{kept}");
         assert_eq!(mask.max().into_scalar::<f32>(), 2.0);
         let none = draw(0).mask([4, 4], &(0..4), &device, 1.0, 1.0);

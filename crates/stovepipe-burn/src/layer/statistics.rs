@@ -1,4 +1,4 @@
-//! Running statistics of normalizations, and what forwards in training saw for them.
+//! Running statistics of batch normalization, and the observations of forwards that move them.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,7 +7,7 @@ use burn::tensor::Tensor;
 
 use crate::value::dtype::cast;
 
-/// RunningStatistics mean and variance, shared by all clones of a module.
+/// The running mean and variance of a batch normalization, shared by all clones of the module.
 #[derive(Clone)]
 pub(crate) struct RunningStatistics(Arc<Mutex<(Tensor<1>, Tensor<1>)>>);
 
@@ -27,19 +27,24 @@ impl fmt::Debug for RunningStatistics {
     }
 }
 
-/// What one forward in training saw.
+/// The statistics that one batch normalization saw in one training forward.
 #[derive(Clone, Debug)]
 pub(crate) struct Observation {
+    /// The running statistics that it moves.
     pub(crate) running: RunningStatistics,
     pub(crate) momentum: f64,
+    /// The number of elements of each feature.
     pub(crate) count: f64,
+    /// The mean. Shape `[features]`.
     pub(crate) mean: Tensor<1>,
-    /// The sum of the squared distances from the mean.
+    /// The sum of the squared distances from the mean. Shape `[features]`.
     pub(crate) squares: Tensor<1>,
 }
 
 impl Observation {
-    /// Of both together, by the update of Chan, Golub and LeVeque, which doesn't cancel.
+    /// Merges two observations by the formula of Chan, Golub and LeVeque ("Updating Formulae
+    /// and a Pairwise Algorithm for Computing Sample Variances", 1979), which avoids
+    /// cancellation.
     fn merge(self, other: Self) -> Self {
         let count = self.count + other.count;
         let distance = other.mean - self.mean.clone();
@@ -54,24 +59,26 @@ impl Observation {
         let mut running = self.running.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (mean, variance) = running.clone();
         let device = self.mean.device();
-        let old = |value: Tensor<1>| value.to_device(&device) * (1.0 - self.momentum);
+        let decayed = |value: Tensor<1>| value.to_device(&device) * (1.0 - self.momentum);
         let typed = |value: Tensor<1>| cast(value, mean.dtype());
         let unbiased = typed(self.squares / (self.count - 1.0).max(1.0));
         let seen = typed(self.mean);
-        let mean = old(mean) + seen * self.momentum;
-        let variance = old(variance) + unbiased * self.momentum;
+        let mean = decayed(mean) + seen * self.momentum;
+        let variance = decayed(variance) + unbiased * self.momentum;
         *running = (mean, variance);
     }
 }
 
-/// Moves the running statistics of a layer by what its forwards saw, in the order of the micro-batches.
+/// Moves the running statistics of a layer by the observations of its forwards, in the order
+/// of the micro-batches.
 pub(crate) fn commit_observations(forwards: Vec<Vec<Observation>>) {
     let mut merged: Vec<Observation> = Vec::new();
     for observation in forwards.into_iter().flatten() {
-        // Of the same module, however often and in which micro-batches it was used.
-        let same = |sum: &&mut Observation| Arc::ptr_eq(&sum.running.0, &observation.running.0);
-        match merged.iter_mut().find(same) {
-            Some(sum) => *sum = sum.clone().merge(observation),
+        // Observations of one module are merged over all its uses and all micro-batches.
+        let same_module =
+            |other: &&mut Observation| Arc::ptr_eq(&other.running.0, &observation.running.0);
+        match merged.iter_mut().find(same_module) {
+            Some(earlier) => *earlier = earlier.clone().merge(observation),
             None => merged.push(observation),
         }
     }

@@ -12,6 +12,7 @@ use crate::value::part::Part;
 pub(crate) type ErasedLoss =
     dyn Fn(Vec<Box<dyn Part>>, Packet) -> Result<LossSum, StageError> + Send + Sync;
 
+/// Erases the types of a loss; it fails on values of other types.
 pub(crate) fn erase<O: Boundary, T: Boundary>(loss: impl Loss<O, T>) -> Box<ErasedLoss> {
     Box::new(move |output, target| {
         let output = from_parts::<O>(output).map_err(StageError::Loss)?;
@@ -20,12 +21,13 @@ pub(crate) fn erase<O: Boundary, T: Boundary>(loss: impl Loss<O, T>) -> Box<Eras
     })
 }
 
-/// Outputs as losses and metrics take them: in at least 32 bits, or sums over many samples lose them.
+/// Widens outputs for losses and metrics, because sums over many samples need more than 16
+/// bits.
 pub(crate) fn wide(outputs: &[Box<dyn Part>]) -> Vec<Box<dyn Part>> {
     outputs.iter().map(|part| part.clone_box().widen()).collect()
 }
 
-/// A loss multiplied by `scale`.
+/// Multiplies a loss by `scale`.
 pub(crate) fn scaled(loss: Tensor<1>, scale: f64) -> Tensor<1> {
     if scale == 1.0 { loss } else { loss.mul_scalar(scale) }
 }

@@ -1,10 +1,12 @@
 //! The losses and metrics that most models are trained with.
 
-use burn::tensor::{Int, Tensor, activation::log_softmax};
+use burn::tensor::activation::log_softmax;
+use burn::tensor::{Int, Tensor};
 
 use crate::loss::{Loss, LossSum};
 
-/// Mean squared error over all elements.
+/// The mean squared error over all elements. Outputs and targets have the same shape
+/// `[batch, …]`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MeanSquaredError;
 
@@ -16,15 +18,18 @@ impl<const D: usize> Loss<Tensor<D>, Tensor<D>> for MeanSquaredError {
 }
 
 impl MeanSquaredError {
-    /// The same, but each sample counts as much as its weight says: targets are pairs of values and
-    /// weights of shape `[batch]`.
+    /// Returns the loss in which each sample counts by a weight.
+    ///
+    /// Targets are pairs of values and weights, of shapes `[batch, …]` and `[batch]`. The sum
+    /// of the weighted squares is divided by the sum of the weights times the number of
+    /// elements of a sample.
     #[must_use]
     pub fn weighted(self) -> Weighted<Self> {
         Weighted(self)
     }
 }
 
-/// A loss whose targets bring weights along. Made by [`MeanSquaredError::weighted`] and
+/// A loss whose targets contain weights, made by [`MeanSquaredError::weighted`] and
 /// [`CrossEntropy::weighted`].
 #[derive(Clone, Copy, Debug)]
 pub struct Weighted<L>(L);
@@ -32,35 +37,42 @@ pub struct Weighted<L>(L);
 impl<const D: usize> Loss<Tensor<D>, (Tensor<D>, Tensor<1>)> for Weighted<MeanSquaredError> {
     fn forward(&self, output: Tensor<D>, (target, weights): (Tensor<D>, Tensor<1>)) -> LossSum {
         let [samples] = weights.dims();
-        let each = target.shape().num_elements() / samples.max(1);
-        let squares = (output - target).powi_scalar(2).reshape([samples, each]).sum_dim(1);
+        let per_sample = target.shape().num_elements() / samples.max(1);
+        let squares = (output - target).powi_scalar(2).reshape([samples, per_sample]).sum_dim(1);
         let sum = (squares * weights.clone().reshape([samples, 1])).sum();
-        LossSum::new(sum, weights.sum() * each as f64)
+        LossSum::new(sum, weights.sum() * per_sample as f64)
     }
 }
 
-/// Cross-entropy between logits and class numbers, in nats, averaged over samples (logits
-/// `[batch, classes]`, targets `[batch]`) or tokens (logits `[batch, sequence, classes]`, targets
-/// `[batch, sequence]`).
+/// The cross-entropy between logits and class numbers, in nats: the mean of
+/// `-log(softmax(logits)[target])`.
+///
+/// The mean is taken over:
+///
+/// - samples, for logits `[batch, classes]` and targets `[batch]`
+/// - tokens, for logits `[batch, sequence, classes]` and targets `[batch, sequence]`
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CrossEntropy;
 
 impl CrossEntropy {
-    /// The same, but each sample or token counts as much as its weight says: targets are pairs of class
-    /// numbers and weights of the same shape.
+    /// Returns the loss in which each sample or token counts by a weight.
+    ///
+    /// Targets are pairs of class numbers and weights of the same shape. The weighted sum is
+    /// divided by the sum of the weights.
     #[must_use]
     pub fn weighted(self) -> Weighted<Self> {
         Weighted(self)
     }
 
-    /// The same, but targets of this class don't count, such as those of padding.
+    /// Returns the loss in which targets of this class don't count, such as those of padding.
     #[must_use]
     pub fn ignoring(self, class: i64) -> CrossEntropyIgnoring {
         CrossEntropyIgnoring { class }
     }
 }
 
-/// [`CrossEntropy`] over all targets but those of one class. Made by [`CrossEntropy::ignoring`].
+/// The [`CrossEntropy`] over all targets except those of one class, made by
+/// [`CrossEntropy::ignoring`].
 #[derive(Clone, Copy, Debug)]
 pub struct CrossEntropyIgnoring {
     class: i64,
@@ -79,13 +91,15 @@ impl Loss<Tensor<3>, Tensor<2, Int>> for CrossEntropy {
     }
 }
 
-/// The logarithm of the probability of each target. Shapes `[samples, classes]`, `[samples]`.
+/// Returns the logarithm of the probability of each target.
+///
+/// Logits are of shape `[samples, classes]`, targets and the result of shape `[samples]`.
 fn log_likelihood(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     let [samples] = targets.dims();
     log_softmax(logits, 1).gather(1, targets.reshape([samples, 1])).reshape([samples])
 }
 
-/// Tokens as samples.
+/// Reshapes logits of tokens to `[batch * sequence, classes]`.
 fn flat_logits(logits: Tensor<3>) -> Tensor<2> {
     let [batch, sequence, classes] = logits.dims();
     logits.reshape([batch * sequence, classes])
@@ -115,9 +129,9 @@ impl Loss<Tensor<3>, (Tensor<2, Int>, Tensor<2>)> for Weighted<CrossEntropy> {
 impl Loss<Tensor<2>, Tensor<1, Int>> for CrossEntropyIgnoring {
     fn forward(&self, logits: Tensor<2>, targets: Tensor<1, Int>) -> LossSum {
         let ignored = targets.clone().equal_scalar(self.class);
-        // An ignored class may be none of the logits': any other is looked up in its place.
+        // There may be no logit for the ignored class: class 0 is looked up in its place.
         let targets = targets.mask_fill(ignored.clone(), 0);
-        // Left out, not multiplied by zero: what was looked up may be infinite.
+        // The looked-up value may be infinite, so it is replaced, not multiplied by zero.
         let sum = log_likelihood(logits, targets).mask_fill(ignored.clone(), 0.0).sum().neg();
         LossSum::new(sum, ignored.bool_not().float().sum())
     }
@@ -129,16 +143,18 @@ impl Loss<Tensor<3>, Tensor<2, Int>> for CrossEntropyIgnoring {
     }
 }
 
-/// How many targets are the class with the highest logit: a [metric](crate::Builder::metric) for the
-/// models of [`CrossEntropy`].
+/// The share of targets whose class has the highest logit: a [metric](crate::Builder::metric)
+/// for models that are trained with [`CrossEntropy`].
+///
+/// Shapes are those of [`CrossEntropy`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Accuracy;
 
 impl Loss<Tensor<2>, Tensor<1, Int>> for Accuracy {
     fn forward(&self, logits: Tensor<2>, targets: Tensor<1, Int>) -> LossSum {
         let [samples] = targets.dims();
-        let right = logits.argmax(1).reshape([samples]).equal(targets);
-        LossSum::new(right.float().sum(), samples as f64)
+        let hits = logits.argmax(1).reshape([samples]).equal(targets);
+        LossSum::new(hits.float().sum(), samples as f64)
     }
 }
 
@@ -178,7 +194,7 @@ mod tests {
             let (logits, targets) = (logits.clone(), targets(classes));
             value(CrossEntropy.forward(logits.narrow(0, 0, rows), targets.narrow(0, 0, rows)))
         };
-        // -100 is no class at all.
+        // There is no class -100.
         let ignoring = CrossEntropy.ignoring(-100);
         assert_eq!(
             value(ignoring.forward(logits.clone(), targets([0, 1, -100]))),

@@ -1,12 +1,17 @@
-//! The scale of the loss, which keeps small gradients from vanishing in floats of 16 bits.
+//! The loss scale, which keeps small gradients from vanishing in floats of 16 bits.
 
-/// Multiplies the loss before the backward and divides the gradients by the same number after it, so that
-/// what is small doesn't vanish in 16 bits (Micikevicius et al., arXiv 1710.03740).
+/// A factor for the loss before the backward, by which the gradients are divided after it.
 ///
-/// If a gradient, or the sum of the squares of all, isn't finite then on any stage, no stage updates, and the
-/// step says that it [overflowed](crate::Step::overflowed): parameters, optimizer states, running statistics, learning rates and the
-/// number of the step stay, as if the mini-batch had never come. Powers of two change no bit of what is in
-/// range.
+/// It keeps small gradients from vanishing in 16 bits (Micikevicius et al., arXiv 1710.03740).
+/// Powers of two change no bit of numbers that are in range.
+///
+/// If a gradient on any stage, or the sum of the squares of all gradients, isn't finite, the
+/// step has [overflowed](crate::Step::overflowed), and no stage updates. These stay as if the
+/// mini-batch had never come:
+///
+/// - parameters, optimizer states and running statistics
+/// - learning rates
+/// - the number of the step
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct LossScaling {
     initial: f64,
@@ -14,27 +19,32 @@ pub struct LossScaling {
 }
 
 impl LossScaling {
-    /// From 65536 on: doubled after 2000 updates in a row, halved for every one that is skipped, but not
-    /// below 2⁻¹⁶.
+    /// Creates a scale that begins at 65536 and changes with the steps.
+    ///
+    /// It is doubled after 2000 updates in a row, and halved after every overflowed step, but
+    /// not below 2⁻¹⁶.
     #[must_use]
     pub fn dynamic() -> Self {
         Self { initial: 65536.0, interval: Some(2000) }
     }
 
-    /// Always the same; 1 only looks out for gradients that aren't finite.
+    /// Creates a scale that stays the same.
+    ///
+    /// A scale of 1 only detects gradients that aren't finite.
     #[must_use]
     pub fn fixed(scale: f64) -> Self {
         Self { initial: scale, interval: None }
     }
 
-    /// Begins with another scale.
+    /// Sets the scale to begin with.
     #[must_use]
     pub fn initial(self, scale: f64) -> Self {
         Self { initial: scale, ..self }
     }
 
-    /// Doubles the scale after so many updates in a row, at least 1; one that was
-    /// [fixed](Self::fixed) becomes dynamic.
+    /// Sets the number of updates in a row, at least 1, after which the scale is doubled.
+    ///
+    /// A [fixed](Self::fixed) scale becomes dynamic.
     #[must_use]
     pub fn interval(self, updates: u64) -> Self {
         Self { interval: Some(updates.max(1)), ..self }
@@ -45,15 +55,15 @@ impl LossScaling {
     }
 }
 
-/// Where a dynamic scale stops falling: what still isn't finite then has other causes.
+/// The least value of a dynamic scale: gradients that still aren't finite have other causes.
 const LEAST_SCALE: f64 = 1.0 / 65536.0;
 
-/// The scale as it stands.
+/// The present scale and the updates that change it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Scaler {
     pub(crate) scale: f64,
     interval: Option<u64>,
-    /// Updates since it changed.
+    /// The number of updates since the scale changed, or a step overflowed.
     updates: u64,
 }
 
@@ -62,7 +72,7 @@ impl Scaler {
         Self { scale: scaling.initial, interval: scaling.interval, updates: 0 }
     }
 
-    /// Follows an update.
+    /// Counts an update, and doubles the scale when it is due.
     pub(crate) fn updated(&mut self) {
         self.updates += 1;
         if self.interval == Some(self.updates) {
@@ -70,7 +80,7 @@ impl Scaler {
         }
     }
 
-    /// Follows gradients that weren't finite.
+    /// Halves a dynamic scale after gradients that weren't finite.
     pub(crate) fn overflowed(&mut self) {
         tracing::debug!(scale = self.scale, "a gradient isn't finite: nothing is updated");
         if self.interval.is_some() {

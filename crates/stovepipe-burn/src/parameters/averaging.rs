@@ -1,4 +1,5 @@
-//! From sums of gradients to what the optimizer gets: the mean over the mini-batch, and clipping.
+//! Turning sums of gradients into the optimizer's gradients: the mean over the mini-batch, and
+//! clipping.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
@@ -6,18 +7,20 @@ use burn::tensor::Tensor;
 
 use crate::value::dtype::{cast, widened};
 
-/// How gradients are kept from growing too large.
+/// A limit on gradients, applied to the mean over the mini-batch.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Clipping {
-    /// Scales all gradients by one factor, so that the norm of the whole gradient over all stages is at
-    /// most this: `max / norm` where the norm is larger (Pascanu et al., arXiv 1211.5063).
+    /// The largest norm of the whole gradient over all stages.
+    ///
+    /// Where the norm is larger, all gradients are multiplied by `limit / norm` (Pascanu et
+    /// al., arXiv 1211.5063).
     Norm(f64),
-    /// Limits every element to plus or minus this.
+    /// The largest absolute value of an element; larger ones are set to plus or minus this.
     Value(f64),
 }
 
 impl Clipping {
-    /// The limit.
+    /// Returns the limit.
     pub(crate) fn limit(self) -> f64 {
         match self {
             Self::Norm(limit) | Self::Value(limit) => limit,
@@ -25,26 +28,28 @@ impl Clipping {
     }
 }
 
-/// From sums of gradients to what the optimizer gets.
+/// The numbers by which a sum of gradients becomes the optimizer's gradient.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Averaging {
-    /// What the sums are divided by.
+    /// The weight of the loss, by which sums are divided.
     pub(crate) weight: f64,
-    /// And what the loss was multiplied by.
+    /// The loss scale, by which sums are divided too.
     pub(crate) scale: f64,
-    /// What the means are multiplied by, if by anything.
+    /// The factor that means are multiplied by, if they are.
     pub(crate) factor: Option<f64>,
-    /// Between what and minus what they are kept then.
+    /// The largest absolute value of an element after that, if there is a limit.
     pub(crate) limit: Option<f64>,
 }
 
 impl Averaging {
-    /// The mean alone.
+    /// Makes an averaging that takes the mean alone.
     pub(crate) fn mean(weight: f64) -> Self {
         Self { weight, scale: 1.0, factor: None, limit: None }
     }
 
-    /// Clipped, if asked for; `norm` is that of the mean gradient.
+    /// Makes an averaging that also clips if that is asked for.
+    ///
+    /// `norm` is the norm of the mean gradient over all stages.
     pub(crate) fn clipped(weight: f64, clipping: Option<Clipping>, norm: Option<f64>) -> Self {
         let mean = Self::mean(weight);
         match (clipping, norm) {
@@ -56,7 +61,7 @@ impl Averaging {
         }
     }
 
-    fn of<const D: usize>(&self, sum: Tensor<D>) -> Tensor<D> {
+    fn apply<const D: usize>(&self, sum: Tensor<D>) -> Tensor<D> {
         // The divisor may be too large for 16 bits.
         widened(sum, |sum| {
             let mut gradient = sum.div_scalar(self.weight * self.scale);
@@ -71,7 +76,7 @@ impl Averaging {
     }
 }
 
-/// Takes the sums of a module's parameters and averages them.
+/// Takes the sums of a module's gradients out and averages them.
 pub(crate) fn average<M: Module>(
     module: &M,
     sums: &mut GradientsParams,
@@ -92,7 +97,7 @@ impl ModuleVisitor for Average<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if let Some(sum) = self.sums.remove::<D>(param.id) {
             // A tied gradient's sum is kept in 32 bits until here.
-            let mean = cast(self.averaging.of(sum), param.val().dtype());
+            let mean = cast(self.averaging.apply(sum), param.val().dtype());
             self.means.register(param.id, mean);
         }
     }

@@ -1,4 +1,4 @@
-//! A module's parameters and gradients in another type of float.
+//! Casting a module's parameters and gradients to another type of float.
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
@@ -6,14 +6,14 @@ use burn::tensor::{DType, FloatDType, Tensor};
 
 use crate::value::dtype::cast;
 
-/// The module with its parameters cast, leaves of their own under the same ids.
+/// Casts the module's float parameters, which become leaves of their own under the same ids.
 pub(crate) fn cast_parameters<M: Module>(module: M, dtype: FloatDType) -> M {
-    module.map(&mut Cast(dtype))
+    module.map(&mut CastParameters(dtype))
 }
 
-struct Cast(FloatDType);
+struct CastParameters(FloatDType);
 
-impl ModuleMapper for Cast {
+impl ModuleMapper for CastParameters {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (id, value, mapper) = param.consume();
         let needs_gradient = value.is_require_grad();
@@ -22,19 +22,19 @@ impl ModuleMapper for Cast {
     }
 }
 
-/// The gradients of a module's parameters in their own types.
+/// Casts the gradients of a module's parameters to the types of the parameters.
 pub(crate) fn cast_gradients<M: Module>(module: &M, gradients: GradientsParams) -> GradientsParams {
-    let mut back = CastBack { gradients, cast: GradientsParams::new() };
-    module.visit(&mut back);
-    back.cast
+    let mut caster = CastGradients { gradients, cast: GradientsParams::new() };
+    module.visit(&mut caster);
+    caster.cast
 }
 
-struct CastBack {
+struct CastGradients {
     gradients: GradientsParams,
     cast: GradientsParams,
 }
 
-impl ModuleVisitor for CastBack {
+impl ModuleVisitor for CastGradients {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if let Some(gradient) = self.gradients.remove::<D>(param.id) {
             self.cast.register(param.id, cast(gradient, param.val().dtype()));
@@ -42,8 +42,10 @@ impl ModuleVisitor for CastBack {
     }
 }
 
-/// What a module's float parameters take on the device once more in another type. Those that have it already
-/// aren't copied.
+/// Returns the bytes that copies of a module's float parameters in another type take on the
+/// device.
+///
+/// Parameters that have the type already aren't copied.
 pub(crate) fn bytes_of_copies<M: Module>(module: &M, dtype: DType) -> u64 {
     let mut copies = Copies { dtype, bytes: 0 };
     module.visit(&mut copies);

@@ -7,14 +7,14 @@ use crate::parameters::path::track_path;
 
 /// A parameter of floats.
 pub(crate) struct FloatParameter {
-    /// In the layer.
+    /// The path in the module.
     pub(crate) path: String,
     pub(crate) shape: Vec<usize>,
-    /// As the layer made it: one that it shares with others has the same.
+    /// The id that the module gave it; one parameter in several modules has one id.
     pub(crate) id: ParamId,
 }
 
-/// Finds the float parameters of a module, in its own order.
+/// Finds the float parameters of a module, in the order in which the module visits them.
 pub(crate) fn float_parameters<M: Module>(module: &M) -> Vec<FloatParameter> {
     let mut floats = Floats::default();
     module.visit(&mut floats);

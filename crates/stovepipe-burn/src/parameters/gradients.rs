@@ -1,4 +1,4 @@
-//! Arithmetic on a module's gradients: sums with those of earlier steps, and norms.
+//! Arithmetic on a module's gradients: sums with accumulated gradients, and norms.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use burn::tensor::Tensor;
 use crate::parameters::path::track_path;
 use crate::value::dtype::widen;
 
-/// Adds one module's gradients to others, which are multiplied by a factor, in the order `earlier + later`.
+/// Computes `factor * earlier + later` for the gradients of a module's parameters.
 pub(crate) fn add<M: Module>(
     module: &M,
     (earlier, factor): (&GradientsParams, f64),
@@ -35,43 +35,45 @@ impl ModuleVisitor for Add<'_> {
         });
         let sum = match (earlier, self.later.remove::<D>(param.id)) {
             (Some(earlier), Some(later)) => earlier + later,
-            (Some(one), None) | (None, Some(one)) => one,
+            (Some(only), None) | (None, Some(only)) => only,
             (None, None) => return,
         };
         self.sums.register(param.id, sum);
     }
 }
 
-/// The sum of the squares of a module's gradients but for those at some paths, added parameter by
-/// parameter in 64 bits. Reads from the device.
+/// Returns the sum of the squares of a module's gradients, except those at some paths.
+///
+/// The sums of the parameters are read from the device and added in 64 bits.
 pub(crate) fn squared_norm<M: Module>(
     module: &M,
     gradients: &GradientsParams,
-    but: &HashSet<String>,
+    except: &HashSet<String>,
 ) -> f64 {
-    let (path, parts) = (Vec::new(), Vec::new());
-    let mut norm = SquaredNorm { gradients, but, path, parts };
+    let (path, sums) = (Vec::new(), Vec::new());
+    let mut norm = SquaredNorm { gradients, except, path, sums };
     module.visit(&mut norm);
     // All are queued before the first is read.
-    norm.parts.into_iter().map(|part| part.into_data().iter::<f64>().sum::<f64>()).sum()
+    norm.sums.into_iter().map(|sum| sum.into_data().iter::<f64>().sum::<f64>()).sum()
 }
 
 struct SquaredNorm<'a> {
     gradients: &'a GradientsParams,
-    but: &'a HashSet<String>,
+    except: &'a HashSet<String>,
     path: Vec<String>,
-    parts: Vec<Tensor<1>>,
+    /// The sum of the squares for each parameter. Shapes `[1]`.
+    sums: Vec<Tensor<1>>,
 }
 
 impl ModuleVisitor for SquaredNorm<'_> {
     track_path!();
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if !self.but.is_empty() && self.but.contains(&self.path.join(".")) {
+        if !self.except.is_empty() && self.except.contains(&self.path.join(".")) {
             return;
         }
         if let Some(gradient) = self.gradients.get::<D>(param.id) {
-            self.parts.push(widen(gradient).powi_scalar(2).sum());
+            self.sums.push(widen(gradient).powi_scalar(2).sum());
         }
     }
 }

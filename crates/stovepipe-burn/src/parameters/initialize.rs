@@ -1,6 +1,8 @@
-//! How parameters come to be: on the host, layer by layer, from a seed made of the run's seed and the
-//! layer's name, with ids made of their paths. So neither number of stages, nor backend, nor process,
-//! nor other threads change them.
+//! Initializing parameters on the host, layer by layer.
+//!
+//! A layer's seed is made of the run's seed and the layer's name, and ids are made of the
+//! parameters' paths. So they don't depend on the number of stages, the backend, the process,
+//! or other threads.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,14 +13,17 @@ use crate::hash::stable_hash;
 use crate::parameters::path::track_path;
 use crate::parameters::read::read_parameters;
 
-/// Burn's generators are process-wide: only one layer at a time may seed them and draw.
+/// A lock that lets one layer at a time seed Burn's generators and draw, as they are
+/// process-wide.
 static GENERATOR: Mutex<()> = Mutex::new(());
 
-/// How often a module is made again before its values are taken as they are: an initialization that
-/// draws from elsewhere never agrees with itself.
+/// The number of times that a module is made again before its values are taken as they are.
+///
+/// An initialization that draws from another source never gives the same values twice.
 const ATTEMPTS: usize = 100;
 
-/// Makes a module on the host, moves it to `device` with gradients on, and names its parameters.
+/// Makes a module on the host, moves it to `device` with gradients on, and names its
+/// parameters.
 pub(crate) fn initialize<M: Module>(
     seed: u64,
     name: &str,
@@ -35,8 +40,9 @@ pub(crate) fn initialize<M: Module>(
         let _guard = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
         let mut module = draw();
         let mut values = read_parameters(&module);
-        // Threads that draw numbers of their own meanwhile can't be kept from the generator, but they
-        // are found out: they would have to disturb it twice in the same way.
+        // Other threads of the program can draw from the generator meanwhile, which no lock
+        // prevents. Two equal results in a row show that none did: it would have had to draw
+        // the same both times.
         let mut agree = false;
         for _ in 0..ATTEMPTS {
             module = draw();

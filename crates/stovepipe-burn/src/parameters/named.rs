@@ -1,4 +1,4 @@
-//! A module that goes by its layer's name.
+//! A module under its layer's name.
 
 use std::sync::Arc;
 
@@ -36,8 +36,10 @@ macro_rules! delegate_module {
 
 pub(crate) use delegate_module;
 
-/// A module that goes by its layer's name, so that paths of parameters are those in the whole model
-/// (`blocks.3.up.weight`) although layers are stepped one by one.
+/// A module under its layer's name.
+///
+/// With it, paths of parameters are those in the whole model (`blocks.3.up.weight`), although
+/// each layer is updated by itself.
 #[derive(Clone, Debug)]
 pub(crate) struct Named<M> {
     name: Arc<str>,

@@ -1,6 +1,6 @@
-//! Paths of parameters: what every visitor and mapper of modules by path has in common.
+//! Paths of parameters, as all visitors and mappers of modules keep them.
 
-/// Keeps the path of what is visited in `self.path`.
+/// Writes the methods that keep the path of the visited module or parameter in `self.path`.
 macro_rules! track_path {
     () => {
         fn enter_module(&mut self, name: &str, _: &str) {

@@ -9,14 +9,14 @@ use burn::tensor::{Bool, Int, Tensor, TensorData};
 use crate::parameters::path::track_path;
 use crate::value::part::read;
 
-/// The module's parameters, copied to the host, by path.
+/// Copies the module's parameters to the host, by path.
 pub(crate) fn read_parameters<M: Module>(module: &M) -> BTreeMap<String, TensorData> {
     let mut reader = ReadParameters { path: Vec::new(), read: BTreeMap::new() };
     module.visit(&mut reader);
     reader.read
 }
 
-/// Copies parameters to the host by path.
+/// The visitor that copies parameters to the host by path.
 struct ReadParameters {
     path: Vec<String>,
     read: BTreeMap<String, TensorData>,
@@ -38,7 +38,8 @@ impl ModuleVisitor for ReadParameters {
     }
 }
 
-/// Takes the gradients of a module's parameters out, copied to the host, by the path of their parameter.
+/// Takes the gradients of a module's parameters out and copies them to the host, by the path
+/// of their parameter.
 pub(crate) fn take_gradients<M: Module>(
     module: &M,
     gradients: &mut GradientsParams,
@@ -48,7 +49,7 @@ pub(crate) fn take_gradients<M: Module>(
     reader.read
 }
 
-/// Copies gradients to the host by the path of their parameter.
+/// The visitor that copies gradients to the host by the path of their parameter.
 struct ReadGradients<'a> {
     path: Vec<String>,
     gradients: &'a mut GradientsParams,
@@ -65,15 +66,15 @@ impl ModuleVisitor for ReadGradients<'_> {
     }
 }
 
-/// The gradient of the parameter at a path, copied to the host.
+/// Copies the gradient of the parameter at a path to the host, if there is one.
 pub(crate) fn read_gradient<M: Module>(
     module: &M,
     gradients: &GradientsParams,
     path: &str,
 ) -> Option<Vec<f32>> {
-    let mut read = ReadGradient { gradients, wanted: path, path: Vec::new(), found: None };
-    module.visit(&mut read);
-    read.found
+    let mut reader = ReadGradient { gradients, wanted: path, path: Vec::new(), found: None };
+    module.visit(&mut reader);
+    reader.found
 }
 
 struct ReadGradient<'a> {

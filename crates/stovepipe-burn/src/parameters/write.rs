@@ -1,4 +1,4 @@
-//! Putting values in the place of a parameter or of its gradient, given by path.
+//! Replacing the value or the gradient of the parameter at a path.
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
@@ -6,7 +6,7 @@ use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::parameters::path::track_path;
 
-/// Puts a gradient in the place of that of the parameter at a path.
+/// Replaces the gradient of the parameter at a path.
 pub(crate) fn write_gradient<M: Module>(
     module: &M,
     gradients: &mut GradientsParams,
@@ -31,7 +31,7 @@ impl ModuleVisitor for WriteGradient<'_> {
             let value = param.val();
             let data = TensorData::new(self.values.to_vec(), value.shape());
             let device = value.device().inner();
-            // Still a sum, which the parameter's own type may not hold.
+            // It is still a sum, which may be too large for the parameter's own type.
             let gradient = Tensor::<D>::from_data(data, (&device, DType::F32));
             self.gradients.remove::<D>(param.id);
             self.gradients.register(param.id, gradient);
@@ -39,18 +39,18 @@ impl ModuleVisitor for WriteGradient<'_> {
     }
 }
 
-/// A module whose parameter at a path has this value.
+/// Replaces the value of the parameter at a path.
 pub(crate) fn with_value<M: Module>(module: M, path: &str, value: &TensorData) -> M {
-    module.map(&mut Replace { wanted: path, path: Vec::new(), value })
+    module.map(&mut WriteValue { wanted: path, path: Vec::new(), value })
 }
 
-struct Replace<'a> {
+struct WriteValue<'a> {
     wanted: &'a str,
     path: Vec<String>,
     value: &'a TensorData,
 }
 
-impl ModuleMapper for Replace<'_> {
+impl ModuleMapper for WriteValue<'_> {
     track_path!();
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {

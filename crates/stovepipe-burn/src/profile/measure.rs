@@ -12,7 +12,7 @@ use stovepipe_runtime::RankThread;
 use stovepipe_tune::{LayerProfile, Profile};
 
 use crate::backend::Backend;
-use crate::backend::rank_work::{Started, spawn};
+use crate::backend::rank_job::RankJob;
 use crate::error::{BuildError, ProfileError, StageError};
 use crate::layer::context::SkipValues;
 use crate::model::layer_spec::{LayerSpec, MakeContext};
@@ -165,7 +165,7 @@ impl Bench<'_> {
     ) -> Result<u64, ProfileError> {
         let thread = self.backend.rank_thread(0).map_err(BuildError::from)?;
         let (mut subject, counter) = (self.subject(layer_specs, start, loss), Arc::clone(counter));
-        finished(spawn(thread, move || subject.workspace(&counter)), layer_specs)
+        finished(RankJob::spawn(thread, move || subject.workspace(&counter)), layer_specs)
     }
 
     /// Measures neighbouring layers, and returns what they make of their inputs.
@@ -183,7 +183,7 @@ impl Bench<'_> {
         }
         let thread = self.backend.rank_thread(0).map_err(BuildError::from)?;
         let (mut subject, profiling, rate) = (subject(), self.profiling.clone(), self.rate.clone());
-        let measured = spawn(thread, move || {
+        let measured = RankJob::spawn(thread, move || {
             let (mut layers, made) = subject.measure(&profiling, &rate, &others.index)?;
             drop(others);
             if let Some(counter) = &profiling.memory {
@@ -206,14 +206,14 @@ impl Bench<'_> {
 
 /// What was measured of these layers.
 fn finished<R>(
-    measured: Started<Result<R, StageError>>,
+    measured: RankJob<Result<R, StageError>>,
     layer_specs: &[LayerSpec],
 ) -> Result<R, ProfileError> {
     let names = || {
         let names: Vec<&str> = layer_specs.iter().map(|layer_spec| &*layer_spec.name).collect();
         names.join(", ")
     };
-    match measured.finish() {
+    match measured.join() {
         Some(Ok(measured)) => Ok(measured),
         Some(Err(source)) => Err(ProfileError::Layer { layers: names(), source }),
         None => Err(ProfileError::Panicked { layers: names() }),
@@ -226,13 +226,13 @@ struct Others {
     stop: Arc<AtomicBool>,
     /// Which size is measured.
     index: Arc<AtomicUsize>,
-    threads: Vec<Started<()>>,
+    threads: Vec<RankJob<()>>,
 }
 
 impl Others {
     fn start(&mut self, thread: Box<dyn RankThread>, mut subject: Subject) {
         let (stop, index) = (Arc::clone(&self.stop), Arc::clone(&self.index));
-        self.threads.push(spawn(thread, move || {
+        self.threads.push(RankJob::spawn(thread, move || {
             while !stop.load(Ordering::Relaxed)
                 && subject.run(index.load(Ordering::Relaxed)).is_ok()
             {}
@@ -244,7 +244,7 @@ impl Drop for Others {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            thread.finish();
+            thread.join();
         }
     }
 }

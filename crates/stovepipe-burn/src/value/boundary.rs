@@ -1,5 +1,5 @@
-//! Types that may stand at the boundary of a layer: tensors of any rank and kind, and tuples of
-//! such types.
+//! Types that may stand at the boundary of a layer: tensors of any rank and kind, and tuples
+//! of such types.
 
 use burn::tensor::{Bool, Int, Tensor};
 
@@ -8,16 +8,20 @@ use crate::value::part::{Absent, Part};
 
 /// A type that layers take and return, and that therefore can travel between stages.
 ///
-/// Implemented for `Tensor<D>`, `Tensor<D, Int>` and `Tensor<D, Bool>` of any rank, for tuples of up to
-/// six boundary types, nested ones included, and for `Option` of one. The first axis of every tensor that enters the
-/// model is the batch axis.
+/// It is implemented for:
 ///
-/// The trait is sealed: its values are taken apart into tensors on the way.
+/// - `Tensor<D>`, `Tensor<D, Int>` and `Tensor<D, Bool>` of any rank
+/// - tuples of two to six boundary types, nested ones included
+/// - `Option` of a boundary type
+///
+/// The first axis of every tensor that enters the model is the batch axis.
+///
+/// The trait is sealed, because values are taken apart into tensors on the way.
 pub trait Boundary: sealed::Boundary + Send + 'static {}
 
 impl<T: sealed::Boundary + Send + 'static> Boundary for T {}
 
-/// A boundary value of another type arrived than the layer takes.
+/// The error for a value of another type than a layer or a loss takes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("takes {expected}, but was given {found}")]
 pub struct BoundaryError {
@@ -43,33 +47,37 @@ pub(crate) fn from_parts<T: Boundary>(parts: Vec<Box<dyn Part>>) -> Result<T, Bo
 }
 
 impl Packet {
-    /// A value, ready to travel.
+    /// Makes a packet of a value.
     pub fn new(value: impl Boundary) -> Self {
         into_packet(value)
     }
 
-    /// The value that travelled.
+    /// Returns the packet's value.
     ///
     /// # Errors
     ///
-    /// [`BoundaryError`] if it has another type.
+    /// [`BoundaryError`] if it has another type than `T`.
     pub fn into_value<T: Boundary>(self) -> Result<T, BoundaryError> {
         from_parts(self.into_values())
     }
 }
 
-/// What is left of a value taken apart.
+/// The parts of a value that haven't been pulled yet.
 pub(crate) type Parts = std::iter::Peekable<std::vec::IntoIter<Box<dyn Part>>>;
 
 pub(crate) mod sealed {
-    use super::Parts;
+    use crate::value::boundary::Parts;
     use crate::value::part::Part;
 
-    /// How a value is taken apart and put together.
+    /// Takes values apart and puts them together.
     #[allow(private_interfaces, reason = "sealed: no other crate sees or implements this")]
     pub trait Boundary: Sized {
+        /// Appends the value's parts.
         fn push(self, parts: &mut Vec<Box<dyn Part>>);
+        /// Takes the next value of this type, or returns `None` if the next parts have another
+        /// one.
         fn pull(parts: &mut Parts) -> Option<Self>;
+        /// Returns the type for messages, like `(Tensor<2>, Tensor<1, Int>)`.
         fn describe() -> String;
     }
 }
@@ -170,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn optional_parts_come_or_don_t() {
+    fn optional_values_stay_present_or_absent() {
         type Value = (Option<Tensor<1>>, (Tensor<2>, Option<Tensor<1, Int>>));
         let device = Device::flex();
         let x = || Tensor::<2>::zeros([2, 3], &device);

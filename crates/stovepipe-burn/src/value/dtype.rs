@@ -1,30 +1,31 @@
-//! Floats of fewer bits: casting and widening.
+//! Casting of float tensors to other types, and widening of those with 16 bits.
 
 use burn::tensor::{DType, FloatDType, Tensor};
 
-/// Whether floats of this type have 16 bits.
+/// Says whether the type is a float of 16 bits.
 fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16)
 }
 
-/// At least 32 bits.
-pub(crate) fn widen<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    if is_half(x.dtype()) { x.cast(FloatDType::F32) } else { x }
+/// Casts floats of 16 bits to 32 bits; others stay as they are.
+pub(crate) fn widen<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
+    if is_half(tensor.dtype()) { tensor.cast(FloatDType::F32) } else { tensor }
 }
 
-/// Computes with at least 32 bits, and returns the type that was given.
+/// Computes with at least 32 bits, and casts the result to the type of `tensor`.
 pub(crate) fn widened<const D: usize>(
-    x: Tensor<D>,
+    tensor: Tensor<D>,
     compute: impl FnOnce(Tensor<D>) -> Tensor<D>,
 ) -> Tensor<D> {
-    cast(compute(widen(x.clone())), x.dtype())
+    cast(compute(widen(tensor.clone())), tensor.dtype())
 }
 
-/// `x` in another type of float; anything else stays, such as quantized weights.
-pub(crate) fn cast<const D: usize>(x: Tensor<D>, dtype: impl Into<DType>) -> Tensor<D> {
+/// Casts floats to another type; tensors of other types, such as quantized ones, stay as they
+/// are.
+pub(crate) fn cast<const D: usize>(tensor: Tensor<D>, dtype: impl Into<DType>) -> Tensor<D> {
     let dtype = dtype.into();
-    if x.dtype() == dtype || !x.dtype().is_float() {
-        return x;
+    if tensor.dtype() == dtype || !tensor.dtype().is_float() {
+        return tensor;
     }
-    x.cast(FloatDType::from(dtype))
+    tensor.cast(FloatDType::from(dtype))
 }

@@ -1,4 +1,4 @@
-//! What travels between layers and stages: the parts of a value or of its gradients.
+//! Packets, which travel between layers and stages: the parts of a value or of its gradients.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,14 +7,16 @@ use burn::tensor::Device;
 
 use crate::value::part::{Absent, Part};
 
-/// What travels along an edge: the tensors of one boundary value, or their gradients. A part that
-/// gets no gradient travels as an explicit nothing, so that programs stay static.
+/// A value that travels along an edge: the tensors of one boundary value, or their gradients.
 ///
-/// It is what a [`Transport`](stovepipe_transport::Transport) for pipelines moves; one to other processes
-/// encodes it as [`Wire`](stovepipe_transport::Wire).
+/// A part without a gradient travels as an explicit nothing, so that programs don't depend on
+/// it.
+///
+/// The [`Transport`](stovepipe_transport::Transport) of a pipeline moves packets. A transport
+/// between processes encodes them through [`Wire`](stovepipe_transport::Wire).
 pub struct Packet {
     parts: Vec<Option<Box<dyn Part>>>,
-    /// How many parts each of several values has that travel together.
+    /// The numbers of parts of several values that travel together; empty for a single value.
     sections: Vec<usize>,
 }
 
@@ -27,12 +29,12 @@ impl Packet {
         &self.parts
     }
 
-    /// Parts and sections.
+    /// Takes the packet apart into its parts and its sections.
     pub(crate) fn into_pieces(self) -> (Vec<Option<Box<dyn Part>>>, Vec<usize>) {
         (self.parts, self.sections)
     }
 
-    /// The other way round; `None` if they don't fit each other.
+    /// Makes a packet of parts and sections, or returns `None` if they don't fit each other.
     pub(crate) fn from_pieces(
         parts: Vec<Option<Box<dyn Part>>>,
         sections: Vec<usize>,
@@ -49,45 +51,49 @@ impl Packet {
         Self { parts, sections: Vec::new() }
     }
 
-    /// The same values in memory of their own.
+    /// Copies the values to memory of their own.
     pub(crate) fn duplicate(&self) -> Self {
         let parts = self.parts.iter().map(|part| part.as_ref().map(|part| part.duplicate()));
         Self { parts: parts.collect(), sections: self.sections.clone() }
     }
 
-    /// Something of the shape of the values' gradients.
+    /// Returns a packet of the shape that the values' gradients have.
+    ///
+    /// Float parts stand for their own gradients; other parts have none.
     pub(crate) fn as_gradients(&self) -> Self {
         let parts = self.parts.iter().flatten().map(|part| part.clone_box());
         let gradients = parts.map(|part| part.clone_box().leaf().is_tracked().then_some(part));
         Self { parts: gradients.collect(), sections: self.sections.clone() }
     }
 
-    /// Several values that travel together.
+    /// Makes one packet of several values, which travel together.
     pub(crate) fn join(packets: Vec<Self>) -> Self {
         let sections = packets.iter().map(|packet| packet.parts.len()).collect();
         let parts = packets.into_iter().flat_map(|packet| packet.parts).collect();
         Self { parts, sections }
     }
 
-    /// The values that were joined.
+    /// Takes the values apart that were joined.
     pub(crate) fn split(self) -> Vec<Self> {
         if self.sections.is_empty() {
             return vec![self];
         }
         let mut parts = self.parts.into_iter();
-        self.sections.iter().map(|&n| Self::gradients(parts.by_ref().take(n).collect())).collect()
+        let sections = self.sections.iter();
+        sections.map(|&count| Self::gradients(parts.by_ref().take(count).collect())).collect()
     }
 
     pub(crate) fn into_gradients(self) -> Vec<Option<Box<dyn Part>>> {
         self.parts
     }
 
-    /// The tensors of an activation.
+    /// Returns the parts that aren't nothing: of a value, all of them.
     pub(crate) fn into_values(self) -> Vec<Box<dyn Part>> {
         self.parts.into_iter().flatten().collect()
     }
 
-    /// Samples along the first axis, if all parts agree.
+    /// Returns the number of samples along the first axis, or the reason why the parts have
+    /// none in common.
     pub(crate) fn samples(&self) -> Result<usize, String> {
         let present = self.parts.iter().flatten().filter(|p| !p.as_any().is::<Absent>());
         let mut sizes = present.map(|p| (p.shape().first().copied(), p.describe()));
@@ -100,26 +106,28 @@ impl Packet {
         }
     }
 
-    /// A contiguous piece of every part along the first axis.
+    /// Returns a contiguous piece of every part along the first axis.
     pub(crate) fn slice(&self, range: &Range<usize>) -> Self {
         Self::of(self.parts.iter().flatten().map(|part| part.slice(range.clone())).collect())
     }
 
-    /// The same value on `device`, off the tape and contiguous. Between devices of different kinds it goes
-    /// through the host, and whole numbers and truth values take the types that `device` computes with.
+    /// Moves the value to `device`, off the tape and contiguous.
+    ///
+    /// Between devices of different kinds it goes through the host, and whole numbers and
+    /// truth values take the types that `device` computes with.
     #[must_use]
     pub fn to_device(self, device: &Device) -> Self {
         let detach_to = |part: Option<Box<dyn Part>>| part.map(|part| part.detach_to(Some(device)));
         Self { parts: self.parts.into_iter().map(detach_to).collect(), sections: self.sections }
     }
 
-    /// A part that isn't on this device.
+    /// Describes a part that isn't on this device, if there is one.
     pub(crate) fn strays(&self, device: &Device) -> Option<String> {
         let part = self.parts.iter().flatten().find(|part| !part.is_on(device))?;
         Some(part.describe())
     }
 
-    /// Joins packets of the same types along the first axis.
+    /// Joins packets of the same types along the first axis, or returns `None` if one differs.
     pub(crate) fn concat(packets: Vec<Self>) -> Option<Self> {
         let mut packets = packets.into_iter().map(Self::into_values);
         let first = packets.next()?;

@@ -1,5 +1,6 @@
-//! One tensor of any rank and kind behind an object-safe trait. Packets of them are the business of
-//! `packet`, the types that a layer sees that of `boundary`.
+//! One tensor of any rank and kind behind an object-safe trait.
+//!
+//! Packets of parts are in `packet`, and the types that a layer sees are in `boundary`.
 
 use std::any::Any;
 use std::ops::Range;
@@ -12,52 +13,59 @@ use burn::tensor::{
 
 use crate::value::dtype;
 
-/// One tensor of a boundary value, its rank and kind erased.
+/// One tensor of a boundary value with its rank and kind erased.
 pub(crate) trait Part: Any + Send + Sync {
     fn clone_box(&self) -> Box<dyn Part>;
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
     fn as_any(&self) -> &dyn Any;
-    /// Kind, rank and shape for messages, like `Tensor<3> [8, 64, 256]`.
+    /// Returns kind, rank and shape for messages, like `Tensor<3> [8, 64, 256]`.
     fn describe(&self) -> String;
     fn shape(&self) -> Vec<usize>;
-    /// Whether it is on this device; what isn't there is everywhere.
+    /// Says whether it is on this device; an absent value is on every device.
     fn is_on(&self, device: &Device) -> bool;
-    /// What its elements take on the device.
+    /// Returns the bytes that its elements take on the device.
     fn bytes(&self) -> u64;
-    /// The same values in memory of their own.
+    /// Copies the values to memory of their own.
     fn duplicate(&self) -> Box<dyn Part>;
-    /// Off the tape and contiguous, on `device` or where it is: how every value crosses a layer
-    /// boundary.
+    /// Takes it off the tape, moves it to `device` if one is given, and makes it contiguous.
+    ///
+    /// Every value crosses a layer boundary in this way.
     fn detach_to(self: Box<Self>, device: Option<&Device>) -> Box<dyn Part>;
-    /// In another type if it is a float tensor.
+    /// Casts a float tensor to another type; others stay as they are.
     fn cast(self: Box<Self>, dtype: FloatDType) -> Box<dyn Part>;
-    /// In at least 32 bits if it is a float tensor.
+    /// Casts a float tensor of 16 bits to 32 bits; others stay as they are.
     fn widen(self: Box<Self>) -> Box<dyn Part>;
-    /// With autodiff on, without a gradient of its own.
+    /// Turns autodiff on, without a gradient of its own.
     fn track(self: Box<Self>) -> Box<dyn Part>;
-    /// With autodiff on, as a leaf whose gradient is kept if it is a float tensor.
+    /// Turns autodiff on; a float tensor becomes a leaf whose gradient is kept.
     fn leaf(self: Box<Self>) -> Box<dyn Part>;
-    /// Whether a gradient can flow into it.
+    /// Says whether a gradient can flow into it.
     fn is_tracked(&self) -> bool;
-    /// `sum(self * gradient)`, whose backward continues from `gradient`.
+    /// Returns `sum(self * gradient)` of shape `[1]`, whose backward continues from
+    /// `gradient`.
+    ///
+    /// It is `None` for other than float tensors, or if the gradient has another kind or rank.
     fn seed(&self, gradient: &dyn Part) -> Option<Tensor<1>>;
-    /// The leaf's gradient, if the backward reached it.
+    /// Takes the leaf's gradient out, if the backward reached the leaf.
     fn take_gradient(&self, gradients: &mut Gradients) -> Option<Box<dyn Part>>;
-    /// A contiguous piece along the first axis.
+    /// Returns a contiguous piece along the first axis.
     fn slice(&self, range: Range<usize>) -> Box<dyn Part>;
-    /// Copied to the host, if there is anything.
+    /// Copies it to the host, or returns `None` for an absent value.
     fn into_host(self: Box<Self>) -> Option<HostPart>;
-    /// Joins pieces of the same kind and rank along the first axis; `None` if one differs.
+    /// Joins pieces of the same kind and rank along the first axis, or returns `None` if one
+    /// differs.
     fn concat(&self, others: Vec<Box<dyn Part>>) -> Option<Box<dyn Part>>;
 }
 
-/// The same tensors once more; nothing is moved.
+/// Clones the parts; clones share their memory.
 pub(crate) fn copied(parts: &[Box<dyn Part>]) -> Vec<Box<dyn Part>> {
     parts.iter().map(|part| part.clone_box()).collect()
 }
 
-/// A fresh copy in the tensor's own order of elements where it was a view. Sums over a view and over
-/// its copy differ in the last bits, so values must not depend on where a boundary happens to be.
+/// Copies a tensor that is a view, so that its elements lie in the tensor's own order.
+///
+/// Sums over a view and over its copy differ in the last bits. With a copy at every boundary,
+/// values don't depend on the place of the boundaries.
 macro_rules! contiguous {
     ($tensor:expr) => {{
         let tensor = $tensor;
@@ -67,27 +75,30 @@ macro_rules! contiguous {
     }};
 }
 
-/// A tensor's values, copied to the host now. On CubeCL's devices `into_data` copies when the values are first
-/// looked at, and would show what has become of the memory until then.
+/// Copies a tensor's values to the host now.
+///
+/// On CubeCL's devices `into_data` copies when the values are first looked at, and would show
+/// changes that were made to the memory until then.
 pub(crate) fn read<const D: usize, K: Basic>(tensor: Tensor<D, K>) -> TensorData {
     let data = tensor.into_data();
     std::hint::black_box(data.as_bytes());
     data
 }
 
-/// Whether two devices belong to one of Burn's backends and compute with the same types.
-fn speak_alike(one: &Device, other: &Device) -> bool {
-    let kind = |device: &Device| std::mem::discriminant(device.as_dispatch());
-    let (one, other) = (one.clone().inner(), other.clone().inner());
-    kind(&one) == kind(&other) && one.settings() == other.settings()
+/// Says whether two devices belong to one of Burn's backends and compute with the same types.
+fn are_of_one_kind(from: &Device, to: &Device) -> bool {
+    let backend = |device: &Device| std::mem::discriminant(device.as_dispatch());
+    let (from, to) = (from.clone().inner(), to.clone().inner());
+    backend(&from) == backend(&to) && from.settings() == to.settings()
 }
 
-/// Floats keep their type wherever they go.
+/// Returns the options for floats, which keep their type on every device.
 fn same_type(device: &Device, dtype: DType) -> TensorCreationOptions {
     (device, dtype).into()
 }
 
-/// Whole numbers and truth values take the type that the device computes with.
+/// Returns the options for whole numbers and truth values, which take the type that the device
+/// computes with.
 fn own_type(device: &Device, _: DType) -> TensorCreationOptions {
     device.into()
 }
@@ -115,7 +126,7 @@ macro_rules! common {
         }
 
         fn is_on(&self, device: &Device) -> bool {
-            // Devices are the same with autodiff and without.
+            // Burn's devices compare as equal with autodiff and without.
             let own = self.device();
             own == *device && own.is_autodiff() == device.is_autodiff()
         }
@@ -128,7 +139,7 @@ macro_rules! common {
             let tensor = self.inner();
             let elsewhere = device.filter(|device| tensor.device() != **device);
             match elsewhere {
-                Some(device) if speak_alike(&tensor.device(), device) => {
+                Some(device) if are_of_one_kind(&tensor.device(), device) => {
                     Box::new(contiguous!(tensor.to_device(device)))
                 }
                 Some(device) => {
@@ -171,7 +182,7 @@ impl<const D: usize> Part for Tensor<D> {
     }
 
     fn duplicate(&self) -> Box<dyn Part> {
-        // The other one keeps it from happening in place.
+        // The original still holds the memory, so that the product isn't written in place.
         Box::new(self.clone().mul_scalar(1))
     }
 
@@ -193,7 +204,7 @@ impl<const D: usize> Part for Tensor<D> {
 
     fn seed(&self, gradient: &dyn Part) -> Option<Tensor<1>> {
         let gradient = gradient.as_any().downcast_ref::<Self>()?;
-        // Seeds of several types are added to each other, and to what layers add to the loss.
+        // Seeds of several types are added to each other, and to the losses that layers add.
         Some(dtype::widen((self.clone() * Tensor::from_inner(gradient.clone())).sum()))
     }
 
@@ -245,7 +256,7 @@ macro_rules! untracked_part {
 untracked_part!(Int, ", Int", HostPart::int, |x: Self| x.mul_scalar(1));
 untracked_part!(Bool, ", Bool", HostPart::bool, |x: Self| x.bool_not().bool_not());
 
-/// Stands for an optional value that isn't there.
+/// The part in the place of an optional value that isn't there.
 #[derive(Clone, Copy)]
 pub(crate) struct Absent;
 
@@ -328,7 +339,7 @@ impl Part for Absent {
     }
 }
 
-/// Which kind of tensor a part is.
+/// The kind of a part's tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum PartKind {
     /// Floats.
@@ -354,7 +365,7 @@ impl HostPart {
         Self { kind: PartKind::Int, data }
     }
 
-    /// Devices store truth in different ways.
+    /// Converts truth values to one byte each, because devices store them in different ways.
     fn bool(data: TensorData) -> Self {
         let data = data.convert_dtype(DType::Bool(BoolStore::Native));
         Self { kind: PartKind::Bool, data }

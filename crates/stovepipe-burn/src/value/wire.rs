@@ -1,6 +1,16 @@
-//! How boundary values become bytes for another process: each tensor's kind, type and shape, then its
-//! elements, as the sender's processor lays them out. They are decoded on the host; the stage that gets
-//! them moves them to its device.
+//! Packets as bytes for another process.
+//!
+//! A packet is encoded as:
+//!
+//! 1. the number of sections, and the number of parts of each
+//! 2. the number of parts
+//! 3. the parts, one after the other
+//!
+//! A part begins with a byte for its kind, or for a part that isn't there. After that byte a
+//! tensor has its type (one byte), its rank, its shape, and its elements as the sender's
+//! processor lays them out. All other numbers have 64 bits, the lowest byte first.
+//!
+//! Values are decoded on the host. The stage that receives them moves them to its device.
 
 use std::hash::{Hash, Hasher};
 
@@ -10,14 +20,14 @@ use stovepipe_transport::{Wire, WireError};
 use crate::value::packet::Packet;
 use crate::value::part::{Absent, HostPart, Part, PartKind};
 
-/// Announces that no gradient follows.
-const NOTHING: u8 = 0;
-/// Announces an optional value that isn't there.
+/// The byte for a gradient that isn't there.
+const NO_GRADIENT: u8 = 0;
+/// The byte for an optional value that isn't there.
 const ABSENT: u8 = 1;
-/// Announces a tensor, by its kind.
+/// The bytes for tensors, by their kind.
 const KINDS: [(u8, PartKind); 3] = [(2, PartKind::Float), (3, PartKind::Int), (4, PartKind::Bool)];
 
-/// The types that travel, by their number on the wire.
+/// The types that can be encoded, by their number in the bytes.
 const TYPES: [DType; 13] = [
     DType::F64,
     DType::F32,
@@ -34,7 +44,7 @@ const TYPES: [DType; 13] = [
     DType::Bool(BoolStore::Native),
 ];
 
-/// A part on the host as a tensor there.
+/// Makes a tensor on the host of a part's elements.
 fn into_part(part: HostPart) -> Result<Box<dyn Part>, WireError> {
     fn tensor<const D: usize>(HostPart { kind, data }: HostPart) -> Box<dyn Part> {
         let options = (&Device::flex(), data.dtype());
@@ -53,11 +63,14 @@ fn into_part(part: HostPart) -> Result<Box<dyn Part>, WireError> {
         6 => tensor::<6>(part),
         7 => tensor::<7>(part),
         8 => tensor::<8>(part),
-        rank => return Err(WireError::new(format!("tensors of rank {rank} don't travel"))),
+        rank => {
+            let reason = format!("tensors of rank {rank} can't be sent: at most rank 8 can");
+            return Err(WireError::new(reason));
+        }
     })
 }
 
-/// The data of a boundary value's last tensor.
+/// The data of a packet's last tensor, which isn't copied into the buffer.
 pub struct Tail(Option<TensorData>);
 
 impl AsRef<[u8]> for Tail {
@@ -72,11 +85,11 @@ impl Wire for Packet {
     fn encode(self, buffer: &mut Vec<u8>) -> Result<Tail, WireError> {
         let mut tail = Tail(None);
         let (parts, sections) = self.into_pieces();
-        put(buffer, [sections.len()].into_iter().chain(sections).chain([parts.len()]));
+        push_numbers(buffer, [sections.len()].into_iter().chain(sections).chain([parts.len()]));
         for part in parts {
             buffer.extend_from_slice(std::mem::replace(&mut tail, Tail(None)).as_ref());
             let Some(part) = part else {
-                buffer.push(NOTHING);
+                buffer.push(NO_GRADIENT);
                 continue;
             };
             let Some(HostPart { kind, data }) = part.into_host() else {
@@ -85,11 +98,11 @@ impl Wire for Packet {
             };
             let number = TYPES.iter().position(|known| *known == data.dtype());
             let number = number.ok_or_else(|| {
-                WireError::new(format!("tensors of type {:?} don't travel", data.dtype()))
+                WireError::new(format!("tensors of type {:?} can't be sent", data.dtype()))
             })?;
-            let announced = KINDS.iter().find(|(_, known)| *known == kind).map(|(byte, _)| *byte);
-            buffer.extend(announced.into_iter().chain([number as u8]));
-            put(buffer, [data.rank()].into_iter().chain(data.shape().iter().copied()));
+            let kind_byte = KINDS.iter().find(|(_, known)| *known == kind).map(|(byte, _)| *byte);
+            buffer.extend(kind_byte.into_iter().chain([number as u8]));
+            push_numbers(buffer, [data.rank()].into_iter().chain(data.shape().iter().copied()));
             tail = Tail(Some(data));
         }
         Ok(tail)
@@ -103,11 +116,11 @@ impl Wire for Packet {
     }
 }
 
-fn put(buffer: &mut Vec<u8>, numbers: impl Iterator<Item = usize>) {
+fn push_numbers(buffer: &mut Vec<u8>, numbers: impl Iterator<Item = usize>) {
     buffer.extend(numbers.flat_map(|number| (number as u64).to_le_bytes()));
 }
 
-/// What hasn't been read yet. `None` means that it ended too early.
+/// The bytes that haven't been read yet. Methods return `None` if too few are left.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -127,7 +140,7 @@ impl<'a> Reader<'a> {
     }
 
     fn numbers(&mut self, count: usize) -> Option<Vec<usize>> {
-        // Each takes eight bytes: more than that can't follow.
+        // A count above an eighth of the bytes can't be right, and must not allocate memory.
         (count <= self.0.len() / 8).then_some(())?;
         (0..count).map(|_| self.number()).collect()
     }
@@ -140,10 +153,10 @@ impl<'a> Reader<'a> {
         let mut parts = Vec::with_capacity(count);
         for _ in 0..count {
             let part = match self.byte() {
-                Some(NOTHING) => None,
+                Some(NO_GRADIENT) => None,
                 Some(ABSENT) => Some(Box::new(Absent) as Box<dyn Part>),
                 Some(byte) => {
-                    let known = KINDS.iter().find(|(announced, _)| *announced == byte);
+                    let known = KINDS.iter().find(|(kind_byte, _)| *kind_byte == byte);
                     match known.and_then(|(_, kind)| self.host_part(*kind)) {
                         Some(part) => Some(into_part(part)?),
                         None => return Ok(None),
@@ -166,15 +179,18 @@ impl<'a> Reader<'a> {
         };
         let rank = self.number().filter(|_| fits)?;
         let shape = self.numbers(rank)?;
-        let elements =
+        let length =
             shape.iter().try_fold(dtype.size(), |product, axis| product.checked_mul(*axis));
-        let data = data_of(self.take(elements?)?, shape, dtype)?;
+        let data = tensor_data(self.take(length?)?, shape, dtype)?;
         Some(HostPart { kind, data })
     }
 }
 
-/// A tensor's data of its bytes. Made as elements, because Burn copies plain bytes once more to align them.
-fn data_of(bytes: &[u8], shape: Vec<usize>, dtype: DType) -> Option<TensorData> {
+/// Makes a tensor's data of its bytes.
+///
+/// The bytes are collected as elements, because Burn would copy plain bytes once more to align
+/// them.
+fn tensor_data(bytes: &[u8], shape: Vec<usize>, dtype: DType) -> Option<TensorData> {
     macro_rules! elements {
         ($type:ty) => {{
             let (chunks, _) = bytes.as_chunks::<{ size_of::<$type>() }>();
@@ -202,14 +218,14 @@ fn data_of(bytes: &[u8], shape: Vec<usize>, dtype: DType) -> Option<TensorData> 
     })
 }
 
-/// Everything that an encoding would say, without the copy.
+/// Hashes all that an encoding contains, without building it.
 impl Hash for Packet {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.sections().hash(state);
         self.parts().len().hash(state);
         for part in self.parts() {
             let host = part.as_ref().map(|part| part.clone_box().into_host());
-            let host = host.map(|part| part.map(|HostPart { kind, data }| (kind, data)));
+            let host = host.map(|host| host.map(|HostPart { kind, data }| (kind, data)));
             std::mem::discriminant(&host).hash(state);
             if let Some(Some((kind, data))) = host {
                 (kind, data.dtype(), &**data.shape(), data.as_bytes()).hash(state);
@@ -272,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn truncated_and_longer_bytes_are_refused_and_changed_ones_dont_panic() {
         let mut good = Vec::new();
         let packet = into_packet(Tensor::<2>::ones([2, 3], &Device::flex()));
         let tail = packet.encode(&mut good).expect("encodes");
@@ -283,7 +299,7 @@ mod tests {
         let longer = [&*good, &[0]].concat();
         assert!(Packet::decode(&longer).is_err());
         for place in 0..good.len() {
-            // Whatever it is, it must not panic.
+            // The changed bytes may decode or not, but must not panic.
             let mut other = good.clone();
             other[place] ^= 0xff;
             let _ = Packet::decode(&other);
