@@ -62,9 +62,10 @@ impl<A: Args> Bench<A> {
     pub fn parse_with(name: &'static str, defaults: &[(&'static str, &'static str)]) -> Self {
         let own = A::augment_args(Command::new(name));
         // The others would put their descriptions in its place.
-        let about = (own.get_about().cloned(), own.get_long_about().cloned());
+        let short = own.get_about().cloned().unwrap_or_default();
+        let long = own.get_long_about().cloned().unwrap_or_else(|| short.clone());
         let command = Destination::augment_args(Model::augment_args(On::augment_args(own)));
-        let mut command = command.about(about.0).long_about(about.1);
+        let mut command = command.about(short).long_about(long);
         for &(argument, value) in defaults {
             command = command.mut_arg(argument, |argument| argument.default_value(value));
         }
