@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .schedule(schedule::OneFOneB)
         .checkpoint(recompute::ExceptLast)
         .optimizer(AdamConfig::new().init())
-        .learning_rate(1e-3)
+        .learning_rate(2e-4)
         .loss(CrossEntropy)
         .build()?;
     for step in 0..=100 {
