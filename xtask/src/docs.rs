@@ -1,5 +1,6 @@
-//! `cargo xtask docs`: writes the tables and pictures of the documents that the code knows best. A table stands
-//! between `<!-- table: NAME -->` and `<!-- end -->`; a picture is what the command above it draws.
+//! `cargo xtask docs`: writes the tables and pictures of the documents that the code knows best. A
+//! table stands between `<!-- table: NAME -->` and `<!-- end -->`; a picture is what the command
+//! above it draws.
 
 use std::fmt::Write;
 use std::fs;
@@ -132,7 +133,8 @@ fn figures() -> Result<String> {
     Ok(rows(header, schedules().iter().filter_map(|named| row(named.name))))
 }
 
-/// Names, features and summaries of the facade's registry, which depends on how it is built: so its text is read.
+/// Names, features and summaries of the facade's registry, which depends on how it is built: so its
+/// text is read.
 fn backends(source: &str) -> Result<Vec<[String; 3]>> {
     let quoted = |line: &str| line.split('"').nth(1).map(str::to_owned);
     let mut backends = Vec::new();
@@ -172,7 +174,8 @@ fn features(manifest: &str) -> Result<Vec<[String; 2]>> {
     Ok(features)
 }
 
-/// The commands of a document that draw: its indented lines, joined where they end with a backslash.
+/// The commands of a document that draw: its indented lines, joined where they end with a
+/// backslash.
 fn commands(document: &str) -> Vec<Vec<String>> {
     let text = document.replace("\\\n", " ");
     let commands = text.lines().filter_map(|line| line.strip_prefix("    stovepipe "));

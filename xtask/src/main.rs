@@ -214,8 +214,8 @@ fn bench(
     bench.run()
 }
 
-/// Undoes the settings of Cargo's configuration that hurry the compiling of crates which Flex doesn't
-/// need: those after the comment that begins so.
+/// Undoes the settings of Cargo's configuration that hurry the compiling of crates which Flex
+/// doesn't need: those after the comment that begins so.
 fn at_full_speed() -> Result<Vec<String>> {
     let config = std::fs::read_to_string(shell::root().join(".cargo/config.toml"))?;
     let (_, hurried) = config.split_once("# Hurried").context("nothing is hurried")?;
