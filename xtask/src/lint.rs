@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::{Result, bail};
 
 use crate::backend::EVERYTHING;
+use crate::docs;
 use crate::packages;
 use crate::setup::Setup;
 use crate::shell::cargo;
@@ -88,6 +89,7 @@ pub(crate) fn read() -> Result<()> {
     cargo(["fmt", "--all", "--check"]).run()?;
     tidy::check()?;
     dependencies()?;
+    docs::check()?;
     packages::check()
 }
 

@@ -2,6 +2,7 @@
 //! in their own modules; what users need is in the library and the examples.
 
 mod backend;
+mod docs;
 mod floors;
 mod lint;
 mod packages;
@@ -52,6 +53,8 @@ enum Command {
         #[arg(long, value_enum, conflicts_with = "all")]
         transport: Option<Transport>,
     },
+    /// Writes the tables and pictures of the documents from the code.
+    Docs,
     /// Does all that is done before a change is accepted: checks and tests everything, with every
     /// backend and transport, after installing what they need.
     Ci,
@@ -153,6 +156,7 @@ fn main() -> Result<()> {
             lint::compiled(&["--features", transport.feature()])
         }
         Command::Lint { all, .. } => lint::run(all),
+        Command::Docs => docs::write(),
         Command::Ci => ci(),
         Command::Setup { what } => what.into_iter().try_for_each(Setup::run),
         Command::Bench { benchmark, backend: Some(backend), features, arguments, .. } => {

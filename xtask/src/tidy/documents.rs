@@ -23,10 +23,10 @@ pub(super) fn complaints(path: &str, text: &str, files: &BTreeSet<String>) -> Ve
         }
         let mut say = |what: String| problems.push(format!("{}: {what}", number + 1));
         for code in line.split('`').skip(1).step_by(2) {
-            if files.range(format!("crates/{code}/")..).next().is_some_and(|file| {
-                file.strip_prefix("crates/").is_some_and(|f| f.split('/').next() == Some(code))
-            }) {
-                of = format!("crates/{code}/");
+            let name = code.trim_start_matches("crates/").split('/').next().unwrap_or_default();
+            let folder = format!("crates/{name}/");
+            if !name.is_empty() && exists(&folder, files) {
+                of = folder;
             }
             if let Some(problem) = named(code, files, &of) {
                 say(problem);
@@ -52,7 +52,8 @@ fn named(code: &str, files: &BTreeSet<String>, of: &str) -> Option<String> {
         code.chars().all(looks) && (is_file || is_folder) && !code.starts_with(['/', '.']);
     // Files that are built, or that the reader gives a name, and those that every package has.
     let is_free = code.starts_with("target/") || code.contains("NAME") || COMMON.contains(&code);
-    if !is_name || is_free || exists(code, files) {
+    let is_of_crate = !of.is_empty() && exists(&format!("{of}src/{code}"), files);
+    if !is_name || is_free || exists(code, files) || is_of_crate {
         return None;
     }
     let end = format!("/{}", code.trim_end_matches('/'));
