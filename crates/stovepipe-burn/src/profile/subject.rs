@@ -140,7 +140,7 @@ impl Subject {
         for layer in &mut self.layers {
             layer.complete(None);
             layer.prepare_update(rate, Averaging::mean(1.0))?;
-            optimizer_bytes.push(layer.staged_state_bytes());
+            optimizer_bytes.push(layer.prepared_state_bytes());
             layer.abandon();
         }
         self.run(self.inputs.len() - 1)?;
