@@ -20,7 +20,7 @@ use crate::pipeline::planner::Planner;
 use crate::pipeline::summary::{SharedDevice, StageSummary};
 use crate::stage::batch::{Batch, Task, Values};
 use crate::stage::burn_stage::{BurnStage, StageOutput};
-use crate::stage::report::{Report, added_by_layers, mean, mean_of, metrics_of, norm_of};
+use crate::stage::report::{Report, added_by_layers, mean, metrics_of, norm_of, sum_and_weight_of};
 use crate::stage::tied_gradients::{tied_squared_norm, tied_sums};
 use crate::value::boundary::{Boundary, from_parts, into_packet};
 use crate::value::packet::Packet;
@@ -84,7 +84,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         let loss_scale = batch.scale;
         let report = self.run(Mode::Training, batch)?;
         let reports = Report::decode_all(&report.reports)?;
-        let (sum, weight) = mean_of(&reports);
+        let (sum, weight) = sum_and_weight_of(&reports);
         let tied_squares = tied_squared_norm(&tied_sums(&self.ties, &reports));
         let total = (self.carried_weight + weight) * loss_scale;
         let gradient_norm = norm_of(&reports, tied_squares, total);
@@ -122,7 +122,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         let batch = self.batch(Task::Accumulate, input, Some(into_packet(target)))?;
         let report = self.run(Mode::Training, batch)?;
         let reports = Report::decode_all(&report.reports)?;
-        let (sum, weight) = mean_of(&reports);
+        let (sum, weight) = sum_and_weight_of(&reports);
         let overflowed = self.rescale(norm_of(&reports, 0.0, 1.0));
         if !overflowed {
             self.updates += 1;
@@ -152,7 +152,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         let batch = self.batch(Task::Gradients, input, Some(into_packet(target)))?;
         let report = self.run(Mode::Training, batch)?;
         let reports = Report::decode_all(&report.reports)?;
-        let (sum, weight) = mean_of(&reports);
+        let (sum, weight) = sum_and_weight_of(&reports);
         let tied_squares = tied_squared_norm(&tied_sums(&self.ties, &reports));
         let overflowed = self.rescale(norm_of(&reports, tied_squares, 1.0));
         let gradients = report.outputs.into_iter().flat_map(|output| output.gradients).collect();
@@ -168,7 +168,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         let batch = self.batch(Task::Evaluate, input, Some(into_packet(target)))?;
         let report = self.run(Mode::ForwardOnly, batch)?;
         let reports = Report::decode_all(&report.reports)?;
-        let (sum, weight) = mean_of(&reports);
+        let (sum, weight) = sum_and_weight_of(&reports);
         if weight == 0.0 {
             return Err(StageError::Weight { weight }.into());
         }
