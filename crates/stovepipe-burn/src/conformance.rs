@@ -1,6 +1,8 @@
-//! The conformance suite for implementors of [`Backend`]: what a pipeline needs of a device, checked with
-//! models so small that a software renderer trains them in seconds. It checks the
-//! [contract](Backend#contract), not speed.
+//! The conformance suite for implementors of [`Backend`]: checks of what a pipeline needs of a
+//! device.
+//!
+//! It checks the [contract](Backend#contract), not speed. Its models are so small that a
+//! software renderer trains them in seconds.
 //!
 //! ```
 //! # use burn::tensor::Device;
@@ -37,15 +39,15 @@ mod tests;
 mod training;
 mod values;
 
-/// What a check found: whether the rule is kept, or which was broken and how.
+/// The verdict of a check: that there is no fault, or which rule was broken and how.
 pub type Verdict = Result<Outcome, String>;
 
-/// What a check that found no fault did.
+/// The outcome of a check that found no fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// The rule is kept.
     Kept,
-    /// There was nothing to check, because of this.
+    /// There was nothing to check, for this reason.
     Inapplicable(&'static str),
 }
 
@@ -53,35 +55,35 @@ pub enum Outcome {
 #[derive(Clone, Copy)]
 pub struct Check {
     name: &'static str,
-    act: fn(&Arc<dyn Backend>) -> Verdict,
+    function: fn(&Arc<dyn Backend>) -> Verdict,
 }
 
 impl Check {
-    /// The name of the check.
+    /// Returns the name of the check.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Checks. A panic is a broken rule.
+    /// Runs the check. A panic counts as a broken rule.
     ///
     /// # Errors
     ///
-    /// Which rule was broken and how.
+    /// The rule that was broken, and how.
     pub fn run(&self, backend: &Arc<dyn Backend>) -> Verdict {
-        catch_unwind(AssertUnwindSafe(|| (self.act)(backend)))
+        catch_unwind(AssertUnwindSafe(|| (self.function)(backend)))
             .unwrap_or_else(|panic| Err(format!("panicked: {}", message(&*panic))))
     }
 }
 
-/// What a check found of a backend; shown as a line for a person.
+/// The finding of a check about a backend. Displayed, it is a line for a person.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// The backend's name.
+    /// The name of the backend.
     pub backend: String,
-    /// The check's name.
+    /// The name of the check.
     pub check: &'static str,
-    /// What it found.
+    /// The outcome of the check.
     pub outcome: Outcome,
 }
 
@@ -95,15 +97,16 @@ impl fmt::Display for Finding {
     }
 }
 
-/// How long [`run_all`] lets a check run before it calls it hung. Software renderers compile slowly.
+/// The time after which [`run_all`] calls a check hung. It is long because software renderers
+/// compile slowly.
 pub const LIMIT: Duration = Duration::from_secs(600);
 
-/// All checks, in the order of the suite.
+/// Returns all checks, in the order of the suite.
 #[must_use]
 pub fn checks() -> Vec<Check> {
     macro_rules! check {
         ($($module:ident :: $name:ident),* $(,)?) => {
-            vec![$(Check { name: stringify!($name), act: $module::$name }),*]
+            vec![$(Check { name: stringify!($name), function: $module::$name }),*]
         };
     }
     check![
@@ -121,22 +124,26 @@ pub fn checks() -> Vec<Check> {
     ]
 }
 
-/// Runs every check on a backend. A layer of the models panics on purpose: that panic's message on the error
-/// stream is part of the check.
+/// Runs every check on a backend.
+///
+/// A layer of the models panics on purpose: that panic's message on the error stream is part of
+/// the check.
 ///
 /// # Errors
 ///
-/// Which checks failed, and how.
+/// The checks that failed, and how.
 pub fn run_all(backend: impl Backend + 'static) -> Result<Vec<Finding>, String> {
     run_all_within(LIMIT, backend)
 }
 
-/// As [`run_all`], with another limit than [`LIMIT`] for each check. A check that isn't done by then is
-/// reported, its thread left behind, and no further one begun.
+/// Runs every check like [`run_all`], with another limit than [`LIMIT`] for each.
+///
+/// A check that isn't done by then is reported, its thread is left behind, and no further check
+/// begins.
 ///
 /// # Errors
 ///
-/// As [`run_all`].
+/// The checks that failed, and how.
 pub fn run_all_within(
     limit: Duration,
     backend: impl Backend + 'static,
@@ -146,13 +153,13 @@ pub fn run_all_within(
     for check in checks() {
         let (sender, verdict) = mpsc::channel();
         let checked = Arc::clone(&backend);
-        let act = move || {
-            // Nobody waits for a check that took too long.
+        let run_check = move || {
+            // The receiver is gone if the check took too long.
             sender.send(check.run(&checked)).ok();
         };
         std::thread::Builder::new()
             .name(check.name.to_owned())
-            .spawn(act)
+            .spawn(run_check)
             .map_err(|error| format!("no thread for {}: {error}", check.name))?;
         match verdict.recv_timeout(limit) {
             Ok(Ok(outcome)) => {
@@ -169,29 +176,31 @@ pub fn run_all_within(
     if broken.is_empty() { Ok(findings) } else { Err(broken.join("; ")) }
 }
 
-/// Says on the error stream what was found, past the test harness, which would swallow it: what wasn't checked
-/// must be seen.
+/// Writes findings to the error stream, past the test harness, which would swallow them.
+///
+/// Checks that didn't apply must be seen.
 pub fn tell(findings: &[Finding]) {
     for finding in findings {
         say(&finding.to_string());
     }
 }
 
-/// Says so that a backend wasn't checked at all, and why.
+/// Writes to the error stream that a backend wasn't checked at all, and why.
 pub fn tell_unchecked(backend: &str, why: &dyn fmt::Display) {
     say(&format!("{backend}: NOT CHECKED: {why}"));
 }
 
+/// Writes a line to the error stream.
 fn say(line: &str) {
-    // Where there is no error stream nobody is told.
+    // Without an error stream there is nothing to write to.
     writeln!(std::io::stderr(), "{line}").ok();
 }
 
-/// Checks that a backend which was asked for a device that isn't there says so, and what to do.
+/// Checks that a backend which is asked for a missing device says so, and how to help it.
 ///
 /// # Errors
 ///
-/// Which rule was broken and how.
+/// The rule that was broken, and how.
 pub fn missing_device(backend: impl Backend) -> Verdict {
     let devices = catch_unwind(AssertUnwindSafe(|| backend.devices()));
     match devices.map_err(|panic| format!("devices() panicked: {}", message(&*panic)))? {
@@ -205,6 +214,7 @@ pub fn missing_device(backend: impl Backend) -> Verdict {
     }
 }
 
+/// Returns the message of a panic.
 fn message(panic: &(dyn Any + Send)) -> &str {
     let owned = panic.downcast_ref::<String>().map(String::as_str);
     owned.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")

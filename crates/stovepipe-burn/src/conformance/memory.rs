@@ -1,39 +1,46 @@
-//! The check that steps free what they allocate, and how it tells a leak from noise.
+//! The check that steps free what they allocate, and the way in which it tells a leak from
+//! noise.
 //!
-//! A device's memory in use isn't the same after every step although nothing leaks. CubeCL counts
-//! the description (shapes, strides, scalars) of each kernel's call, which it keeps for the next
-//! call that has the same one. Whether an operation writes over its input, and so which call it is,
-//! depends on when another thread lets go of that input: after any number of steps a description
-//! may come up that wasn't there before. So a difference between two steps says little. A leak
-//! grows with the number of steps.
+//! A device's memory in use isn't the same after every step although nothing leaks. CubeCL
+//! counts the description (shapes, strides, scalars) of each call of a kernel. It keeps that
+//! for the next call that has the same one.
+//!
+//! Whether an operation writes over its input decides which call it is. That depends on when
+//! another thread lets go of the input. So after any number of steps a description may come up
+//! that wasn't there before.
+//!
+//! Therefore a difference between two steps says little. A leak grows with the number of steps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use stovepipe_checkpoint::Always;
 
-use super::model::{Toy, batch, pipeline, said};
+use super::model::{Toy, batch, failure_of, pipeline};
 use super::{Outcome, Verdict};
 use crate::backend::Backend;
 
-/// After so many steps in a row that leave the same memory in use, none of them leaks.
+/// The number of steps in a row that must leave the same memory in use, to show that none of
+/// them leaks.
 const STILL: usize = 4;
-/// Where that doesn't happen, memory is compared over so many stretches of steps.
+/// The number of stretches of steps over which memory is compared where it doesn't come to
+/// rest.
 const STRETCHES: usize = 6;
-/// Steps in a stretch.
+/// The number of steps in a stretch.
 const STRETCH: usize = 8;
 
-/// What a step allocates is freed after it, whether it succeeds or not.
+/// Checks that a step frees what it allocates, if it succeeds and if it fails.
 pub(super) fn frees_memory(backend: &Arc<dyn Backend>) -> Verdict {
     let fails = Arc::new(AtomicBool::new(false));
-    let fuse = Arc::clone(&fails);
-    let probe = move || assert!(!fuse.load(Ordering::SeqCst), "this panic is part of the check");
+    let probe_fails = Arc::clone(&fails);
+    let probe =
+        move || assert!(!probe_fails.load(Ordering::SeqCst), "this panic is part of the check");
     let mut toy = pipeline(backend, 2, Always, probe)?;
-    let devices = backend.devices().map_err(said("devices()"))?;
+    let devices = backend.devices().map_err(failure_of("devices()"))?;
     let mut used = |does_fail: bool| {
         fails.store(does_fail, Ordering::SeqCst);
         step(&mut toy, does_fail)?;
-        toy.synchronize().map_err(said("synchronizing"))?;
+        toy.synchronize().map_err(failure_of("synchronizing"))?;
         Ok::<_, String>(devices.iter().map(|device| backend.memory(device)).sum::<Option<u64>>())
     };
     if used(false)?.is_none() {
@@ -42,8 +49,8 @@ pub(super) fn frees_memory(backend: &Arc<dyn Backend>) -> Verdict {
     let mut watch = |does_fail| {
         watched(|| used(does_fail)?.ok_or_else(|| "memory() reports it only at times".to_owned()))
     };
-    let leak = |of: &str, from: u64, to: u64, steps: usize| {
-        Err(format!("{steps} more {of} raised the memory in use from {from} to {to} bit by bit"))
+    let leak = |kind: &str, from: u64, to: u64, steps: usize| {
+        Err(format!("{steps} more {kind} raised the memory in use from {from} to {to} bit by bit"))
     };
     if let Watched::Grows { from, to, steps } = watch(false)? {
         return leak("steps", from, to, steps);
@@ -53,9 +60,11 @@ pub(super) fn frees_memory(backend: &Arc<dyn Backend>) -> Verdict {
         Watched::Grows { from, to, steps } => return leak("failed steps", from, to, steps),
     };
     match watch(false)? {
-        // What is kept for later calls, and came up in failed steps, is still there.
+        // Memory that is kept for later calls, and was first needed in failed steps, is still
+        // in use.
         Watched::Stays { highest, .. } if failed > highest => Err(format!(
-            "failed steps left {failed} bytes in use, of which the next steps freed all but {highest}"
+            "failed steps left {failed} bytes in use, of which the next steps freed all except \
+             {highest}"
         )),
         Watched::Stays { .. } => Ok(Outcome::Kept),
         Watched::Grows { from, to, steps } => {
@@ -64,16 +73,17 @@ pub(super) fn frees_memory(backend: &Arc<dyn Backend>) -> Verdict {
     }
 }
 
+/// Takes a step, and fails unless it fails or succeeds as it should.
 fn step(toy: &mut Toy, does_fail: bool) -> Result<(), String> {
     let (x, y) = batch(0);
     match (toy.step(x, y), does_fail) {
         (Ok(_), true) => Err("a step with a layer that panics succeeded".to_owned()),
-        (Err(error), false) => Err(said("a step")(error)),
+        (Err(error), false) => Err(failure_of("a step")(error)),
         _ => Ok(()),
     }
 }
 
-/// How the memory in use developed.
+/// The course of the memory in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Watched {
     /// It came to rest, or goes up and down.
@@ -87,25 +97,26 @@ fn watched(mut reading: impl FnMut() -> Result<u64, String>) -> Result<Watched, 
     let mut readings: Vec<u64> = Vec::new();
     while readings.len() < STRETCHES * STRETCH {
         readings.push(reading()?);
-        // One reading more than there are steps between them.
+        // There is one reading more than there are steps between them.
         let last = &readings[readings.len().saturating_sub(STILL + 1)..];
         let [first, rest @ ..] = last else { continue };
         if rest.len() == STILL && rest.iter().all(|reading| reading == first) {
             return Ok(Watched::Stays { lowest: *first, highest: *first });
         }
     }
-    let ranges: Vec<(u64, u64)> = readings.chunks(STRETCH).map(range).collect();
+    let ranges: Vec<(u64, u64)> = readings.chunks(STRETCH).map(extremes).collect();
     let (first, last) = (ranges[0], ranges[ranges.len() - 1]);
-    // Chance may order the lowest readings, but then it doesn't keep the stretches apart as well.
+    // Chance may put the lowest readings in order, but then it doesn't keep the stretches apart
+    // as well.
     if ranges.is_sorted_by(|earlier, later| earlier.0 < later.0) && last.0 > first.1 {
         return Ok(Watched::Grows { from: first.0, to: last.1, steps: readings.len() });
     }
-    let (lowest, highest) = range(&readings[readings.len() - STRETCH..]);
+    let (lowest, highest) = extremes(&readings[readings.len() - STRETCH..]);
     Ok(Watched::Stays { lowest, highest })
 }
 
-/// The lowest and the highest.
-fn range(readings: &[u64]) -> (u64, u64) {
+/// Returns the lowest and the highest reading.
+fn extremes(readings: &[u64]) -> (u64, u64) {
     readings
         .iter()
         .fold((u64::MAX, 0), |(low, high), reading| (low.min(*reading), high.max(*reading)))
@@ -116,7 +127,7 @@ mod tests {
     use super::*;
     use crate::hash::scramble;
 
-    /// Of a device whose memory in use is `usage(step)`.
+    /// Watches a device whose memory in use is `usage(step)`.
     fn watch(usage: impl Fn(u64) -> u64) -> Watched {
         let mut step = 0;
         let reading = || {
@@ -139,8 +150,9 @@ mod tests {
         assert!(grows(watch(|step| step)), "a byte in each step");
         assert!(grows(watch(|step| step / 3 * 16)), "16 bytes in every third step");
         for seed in 0..10_000 {
-            // Descriptions that come up by chance hide no leak.
-            let kept = |step| (0..step).filter(|s| jitter(seed, *s, 11) == 0).count() as u64 * 48;
+            // Descriptions that come up by chance don't hide a leak.
+            let kept =
+                |step| (0..step).filter(|step| jitter(seed, *step, 11) == 0).count() as u64 * 48;
             assert!(grows(watch(|step| 16 * step + kept(step))), "with what is kept, {seed}");
             let up_and_down = |step| jitter(seed, step, 7 * 16);
             assert!(grows(watch(|step| 16 * step + up_and_down(step))), "with jitter, {seed}");
@@ -157,9 +169,9 @@ mod tests {
             for most in [1, 48, 100_000] {
                 assert!(!grows(watch(|step| jitter(seed, step, most))), "jitter {seed}, {most}");
             }
-            // In every third step something new, until all have come up.
+            // In every third step there is something new, until all have come up.
             let kept = |step| {
-                let came_up = (0..step).filter(|s| jitter(seed, *s, 2) == 0).count() as u64;
+                let came_up = (0..step).filter(|step| jitter(seed, *step, 2) == 0).count() as u64;
                 48 * came_up.min(8)
             };
             assert!(!grows(watch(kept)), "what is kept, {seed}");
@@ -167,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_falls_silent_is_an_error() {
+    fn a_device_that_stops_reporting_is_an_error() {
         assert_eq!(watched(|| Err("no".to_owned())), Err("no".to_owned()));
     }
 }

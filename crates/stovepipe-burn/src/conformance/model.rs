@@ -1,5 +1,7 @@
-//! The model that the checks train: token ids, an input that is used four times, dropout, a tuple with whole
-//! numbers that get no gradient.
+//! The model that the checks train, and its short training.
+//!
+//! It has what is hard for a device: token ids, an input that is used four times, dropout, and
+//! a tuple with whole numbers that get no gradient.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,6 +29,7 @@ const CLASSES: usize = 11;
 pub(super) const SAMPLES: usize = 6;
 pub(super) const LAYERS: usize = 5;
 
+/// Token ids, of the shape samples by positions.
 type Ids = Tensor<2, Int>;
 /// A pipeline of the model.
 pub(super) type Toy = Pipeline<Ids, Tensor<3>, Ids>;
@@ -78,7 +81,7 @@ impl Layer for Attention {
     }
 }
 
-/// The model, with a layer in the middle that calls `probe`.
+/// Makes the model, with a layer in the middle that calls `probe`.
 fn model(probe: impl Fn() + Clone + Send + Sync + 'static) -> Sequential<Ids, Tensor<3>> {
     Sequential::<Ids>::new()
         .push("embed", |d| Embed { embedding: EmbeddingConfig::new(CLASSES, DIM).init(d) })
@@ -95,7 +98,7 @@ fn model(probe: impl Fn() + Clone + Send + Sync + 'static) -> Sequential<Ids, Te
         )
 }
 
-/// The model on so many stages of a backend.
+/// Builds the model on so many stages of a backend.
 pub(super) fn pipeline(
     backend: &Arc<dyn Backend>,
     stages: usize,
@@ -118,21 +121,21 @@ pub(super) fn pipeline(
         .map_err(|error| format!("{stages} stages can't be built: {error}"))
 }
 
-/// Token ids and targets on the host, different for each step.
+/// Returns token ids and targets on the host, different for each step.
 pub(super) fn batch(step: usize) -> (Ids, Ids) {
     let ids = |factor: usize| {
-        let id = |i: usize| ((i * factor + step * 3 + i / 7) % CLASSES) as i32;
-        let ids: Vec<i32> = (0..SAMPLES * SEQ).map(id).collect();
+        let id_at = |place: usize| ((place * factor + step * 3 + place / 7) % CLASSES) as i32;
+        let ids: Vec<i32> = (0..SAMPLES * SEQ).map(id_at).collect();
         Tensor::from_data(TensorData::new(ids, [SAMPLES, SEQ]), &Device::flex())
     };
     (ids(5), ids(3))
 }
 
-/// What a short training came to.
+/// The results of a short training.
 pub(super) struct Trained {
     pub(super) initial: Values,
     pub(super) gradients: Values,
-    /// Of two steps, and of an evaluation after them.
+    /// The losses of two steps, and of an evaluation after them.
     pub(super) losses: Vec<f64>,
     pub(super) parameters: Values,
 }
@@ -140,27 +143,28 @@ pub(super) struct Trained {
 /// Parameters or gradients by path, on the host.
 pub(super) type Values = BTreeMap<String, TensorData>;
 
-/// Runs a gradient, two steps and an evaluation.
+/// Computes gradients once, takes two steps and evaluates.
 pub(super) fn train(mut pipeline: Toy) -> Result<Trained, String> {
     let initial = parameters(&mut pipeline)?;
     let (x, y) = batch(0);
-    let gradients = pipeline.gradients(x, y).map_err(said("the gradients"))?.gradients;
+    let gradients = pipeline.gradients(x, y).map_err(failure_of("the gradients"))?.gradients;
     let mut losses = Vec::new();
     for step in 0..2 {
         let (x, y) = batch(step);
-        losses.push(pipeline.step(x, y).map_err(said("a step"))?.loss);
+        losses.push(pipeline.step(x, y).map_err(failure_of("a step"))?.loss);
     }
     let (x, y) = batch(2);
-    losses.push(pipeline.evaluate(x, y).map_err(said("an evaluation"))?.loss);
+    losses.push(pipeline.evaluate(x, y).map_err(failure_of("an evaluation"))?.loss);
     let parameters = parameters(&mut pipeline)?;
     Ok(Trained { initial, gradients, losses, parameters })
 }
 
+/// Reads the parameters of a pipeline.
 pub(super) fn parameters(pipeline: &mut Toy) -> Result<Values, String> {
-    pipeline.parameters().map_err(said("reading the parameters"))
+    pipeline.parameters().map_err(failure_of("reading the parameters"))
 }
 
-/// Names what failed.
-pub(super) fn said<E: ToString>(what: &str) -> impl Fn(E) -> String {
+/// Names in an error what failed.
+pub(super) fn failure_of<E: ToString>(what: &str) -> impl Fn(E) -> String {
     move |error| format!("{what} failed: {}", error.to_string())
 }

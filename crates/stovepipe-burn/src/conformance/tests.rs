@@ -1,10 +1,11 @@
-//! The suite can fail: each backend here breaks one rule of the contract, and the suite says so.
+//! The suite can fail: each backend here breaks one rule of the contract, and the suite says
+//! so.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use burn::tensor::{Bool, Device, Tensor};
+use burn::tensor::{Bool, Device, Int, Tensor};
 use stovepipe_runtime::{PlainThread, RankThread};
 
 use super::{Outcome, missing_device, run_all, run_all_within};
@@ -14,6 +15,7 @@ use crate::hash::scramble;
 use crate::value::packet::Packet;
 use crate::value::part::Part;
 
+/// A rule that a backend breaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fault {
     None,
@@ -23,7 +25,7 @@ enum Fault {
     PanicsWhenListing,
     HasNoName,
     HasDevicesWithoutNames,
-    HostsOneRank,
+    HasOneRankThread,
     DropsWorkers,
     RunsWorkersLater,
     FailsToFlush,
@@ -31,15 +33,15 @@ enum Fault {
     ChangesValues,
     FlipsTruths,
     LeavesAutodiffOn,
-    /// Alters floats in the last bits, differently each time.
+    /// It changes the last bits of floats, differently each time.
     AddsNoise,
-    /// Returns what it was given before.
+    /// It returns the value that it was given before.
     IsLate,
-    /// A byte with every step.
+    /// Memory in use grows by a byte with every step.
     LeaksALittle,
-    /// Now and then something that it keeps for later.
+    /// Memory in use grows now and then, by something that is kept for later.
     KeepsMore,
-    /// In use is now this, now that.
+    /// Memory in use goes up and down.
     IsUnsteady,
 }
 
@@ -81,7 +83,7 @@ impl Backend for Broken {
 
     fn rank_thread(&self, rank: usize) -> Result<Box<dyn RankThread>, BackendError> {
         Ok(match self.fault {
-            Fault::HostsOneRank if rank > 0 => {
+            Fault::HasOneRankThread if rank > 0 => {
                 return Err(BackendError::failed("broken", "one rank is enough"));
             }
             Fault::DropsWorkers => Box::new(Dropped),
@@ -119,7 +121,7 @@ impl Backend for Broken {
         let parts = value.into_gradients().into_iter();
         let parts = parts.map(|part| match part?.into_any().downcast::<Tensor<3>>() {
             Ok(floats) => Some(Box::new(*floats + noise) as _),
-            Err(other) => other.downcast::<Tensor<2, burn::tensor::Int>>().ok().map(|ids| ids as _),
+            Err(other) => other.downcast::<Tensor<2, Int>>().ok().map(|ids| ids as _),
         });
         Ok(Packet::gradients(parts.collect()))
     }
@@ -138,7 +140,7 @@ impl Backend for Broken {
     }
 }
 
-/// With parts of one type replaced.
+/// Replaces the parts of one type.
 fn mapped<P: Part + Clone>(value: Packet, map: fn(P) -> P) -> Packet {
     let parts = value.into_gradients().into_iter();
     let parts = parts.map(|part| {
@@ -151,12 +153,14 @@ fn mapped<P: Part + Clone>(value: Packet, map: fn(P) -> P) -> Packet {
     Packet::gradients(parts.collect())
 }
 
+/// A rank thread that never runs its worker.
 struct Dropped;
 
 impl RankThread for Dropped {
     fn run(self: Box<Self>, _: Box<dyn FnOnce() + Send>) {}
 }
 
+/// A rank thread that returns before its worker has run.
 struct Later;
 
 impl RankThread for Later {
@@ -165,13 +169,13 @@ impl RankThread for Later {
     }
 }
 
-/// What the suite says of a backend with this fault.
+/// Returns what the suite says of a backend with this fault.
 fn verdict(fault: Fault) -> String {
     run_all(Broken::new(fault)).expect_err(&format!("the suite doesn't notice {fault:?}"))
 }
 
 #[test]
-fn the_wrapper_itself_is_sound() {
+fn a_backend_without_fault_passes() {
     let findings = run_all(Broken::new(Fault::None)).expect("no fault");
     let unchecked: Vec<_> = findings.iter().filter(|f| f.outcome != Outcome::Kept).collect();
     assert_eq!(unchecked.len(), 1, "{unchecked:?}");
@@ -187,9 +191,9 @@ fn each_fault_is_caught() {
         (Fault::PanicsWhenListing, "lists_devices: panicked: no driver"),
         (Fault::HasNoName, "name() is empty"),
         (Fault::HasDevicesWithoutNames, "device_name() of"),
-        (Fault::HostsOneRank, "shares_devices: 2 stages can't be built"),
-        (Fault::DropsWorkers, "the host of rank 0 returned before its worker had run"),
-        (Fault::RunsWorkersLater, "the host of rank 0 returned before its worker had run"),
+        (Fault::HasOneRankThread, "shares_devices: 2 stages can't be built"),
+        (Fault::DropsWorkers, "the thread of rank 0 returned before its worker had run"),
+        (Fault::RunsWorkersLater, "the thread of rank 0 returned before its worker had run"),
         (Fault::FailsToFlush, "flush() failed: the broken backend failed: no queue"),
         (Fault::ChangesValues, "agrees_with_flex: a loss is"),
         (Fault::FlipsTruths, "moves_values: sent over"),
@@ -205,7 +209,7 @@ fn each_fault_is_caught() {
 }
 
 #[test]
-fn noise_below_the_precision_is_no_fault_but_of_determinism() {
+fn noise_below_the_precision_breaks_only_determinism() {
     let verdict = verdict(Fault::AddsNoise);
     assert!(!verdict.contains("agrees_with_flex"), "{verdict}");
 }

@@ -1,4 +1,4 @@
-//! Checks of values on their way between devices, and of numbers drawn there.
+//! The checks of values on their way between devices, and of numbers drawn there.
 
 use std::sync::Arc;
 
@@ -6,7 +6,8 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
-use super::model::said;
+use super::model::failure_of;
+use super::reference::Reference;
 use super::{Outcome, Verdict};
 use crate::backend::Backend;
 use crate::layer::Layer;
@@ -15,10 +16,11 @@ use crate::model::sequential::Sequential;
 use crate::pipeline::Pipeline;
 use crate::value::boundary::{from_parts, into_packet};
 
+/// A value with every kind of tensor.
 type Value = (Tensor<2>, Tensor<1, Int>, Option<Tensor<2, Bool>>);
 
-/// Every kind of value arrives on every device as it was, from the host and from every other device, and
-/// comes back so.
+/// Checks that every kind of value arrives on every device as it was, from the host and from
+/// every other device, and comes back so.
 pub(super) fn moves_values(backend: &Arc<dyn Backend>) -> Verdict {
     let host = Device::flex();
     let floats = [1.0f32, -0.1, f32::MIN_POSITIVE, 3.0e38, 0.0, 1.0 / 3.0];
@@ -31,16 +33,17 @@ pub(super) fn moves_values(backend: &Arc<dyn Backend>) -> Verdict {
             Some(Tensor::from_data(TensorData::new(truths.to_vec(), [2, 2]), &host)),
         )
     };
-    let devices = backend.devices().map_err(said("devices()"))?;
+    let devices = backend.devices().map_err(failure_of("devices()"))?;
     let mut routes: Vec<Vec<&Device>> = vec![Vec::new()];
-    for one in &devices {
-        routes.push(vec![one]);
-        routes.extend(devices.iter().filter(|other| *other != one).map(|other| vec![one, other]));
+    for first in &devices {
+        routes.push(vec![first]);
+        let others = devices.iter().filter(|second| *second != first);
+        routes.extend(others.map(|second| vec![first, second]));
     }
     for route in routes {
         let mut packet = into_packet(value());
         for device in &route {
-            packet = backend.receive(packet, device).map_err(said("receive()"))?;
+            packet = backend.receive(packet, device).map_err(failure_of("receive()"))?;
             if let Some(part) = packet.strays(device) {
                 return Err(format!(
                     "receive() left {part} elsewhere than on {device:?}, or on the tape"
@@ -48,11 +51,13 @@ pub(super) fn moves_values(backend: &Arc<dyn Backend>) -> Verdict {
             }
         }
         let back = packet.to_device(&host).into_values();
-        let (a, b, c): Value = from_parts(back).map_err(said("receive()"))?;
+        let (returned_floats, returned_numbers, returned_truths): Value =
+            from_parts(back).map_err(failure_of("receive()"))?;
         let found_floats: Vec<u32> =
-            a.swap_dims(0, 1).into_data().iter::<f32>().map(f32::to_bits).collect();
-        let found_numbers: Vec<i32> = b.into_data().iter::<i32>().collect();
-        let found_truths: Option<Vec<bool>> = c.map(|c| c.into_data().iter::<bool>().collect());
+            returned_floats.swap_dims(0, 1).into_data().iter::<f32>().map(f32::to_bits).collect();
+        let found_numbers: Vec<i32> = returned_numbers.into_data().iter::<i32>().collect();
+        let found_truths: Option<Vec<bool>> =
+            returned_truths.map(|truths| truths.into_data().iter::<bool>().collect());
         let kept = found_floats == floats.map(f32::to_bits);
         if !kept || found_numbers != numbers || found_truths.as_deref() != Some(&truths) {
             return Err(format!(
@@ -65,7 +70,7 @@ pub(super) fn moves_values(backend: &Arc<dyn Backend>) -> Verdict {
     Ok(Outcome::Kept)
 }
 
-/// Adds numbers that it draws.
+/// A layer that returns random numbers, and has a parameter.
 #[derive(Module, Debug)]
 struct Noise {
     linear: Linear,
@@ -80,7 +85,7 @@ impl Layer for Noise {
     }
 }
 
-/// [`LayerContext::uniform`] draws the same bits as on Flex.
+/// Checks that [`LayerContext::uniform`] draws the same bits as on Flex.
 pub(super) fn draws_the_same_numbers(backend: &Arc<dyn Backend>) -> Verdict {
     let draw = |backend: Arc<dyn Backend>| -> Result<Vec<u32>, String> {
         let model = Sequential::<Tensor<3>>::new()
@@ -90,13 +95,12 @@ pub(super) fn draws_the_same_numbers(backend: &Arc<dyn Backend>) -> Verdict {
             .micro_batches(2)
             .seed(5)
             .build()
-            .map_err(said("building"))?;
+            .map_err(failure_of("building"))?;
         let output = pipeline.predict(Tensor::zeros([4, 3, 17], &Device::flex()));
-        let output = output.map_err(said("a prediction"))?;
+        let output = output.map_err(failure_of("a prediction"))?;
         Ok(output.into_data().iter::<f32>().map(f32::to_bits).collect())
     };
-    let (found, expected) =
-        (draw(Arc::clone(backend))?, draw(Arc::new(super::reference::Reference))?);
+    let (found, expected) = (draw(Arc::clone(backend))?, draw(Arc::new(Reference))?);
     if found == expected {
         Ok(Outcome::Kept)
     } else {

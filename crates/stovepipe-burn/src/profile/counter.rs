@@ -16,7 +16,7 @@ use crate::backend::error::BackendError;
 /// ```
 /// use stovepipe_burn::{Backend, MemoryCounter};
 ///
-/// /// The count of a backend's device.
+/// /// A counter that asks a backend's device.
 /// struct OnDevice<B>(B);
 ///
 /// impl<B: Backend> MemoryCounter for OnDevice<B> {
