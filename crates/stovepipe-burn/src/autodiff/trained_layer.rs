@@ -34,7 +34,7 @@ pub(crate) struct TrainedLayer<L: Layer> {
     pops: Vec<String>,
     /// The names of its skip values in the model, by its own.
     names: SkipNames,
-    /// Empty only while an update runs, and after one that panicked.
+    /// The module; missing only while an update runs, and after one that panicked.
     module: Option<Named<L>>,
     /// The module in the type that forwards compute in, if that isn't the type of the
     /// parameters. Made once for each update, when it is first needed.

@@ -15,7 +15,7 @@ use crate::backend::mixed::Mixed;
 /// The probe of a model in which no layer fails.
 fn nothing() {}
 
-/// Trains on Flex.
+/// Trains the model on Flex, on one stage.
 fn trained_on_flex() -> Result<Trained, String> {
     train(pipeline(&(Arc::new(Reference) as Arc<dyn Backend>), 1, Never, nothing)?)
 }

@@ -27,7 +27,7 @@ use crate::backend::error::BackendError;
 /// }
 /// ```
 pub trait MemoryCounter: Send + Sync {
-    /// Allocated now.
+    /// Returns the bytes that are allocated now.
     fn live_bytes(&self) -> u64;
 
     /// Returns the most bytes that were allocated at once since the last
@@ -45,7 +45,6 @@ pub trait MemoryCounter: Send + Sync {
 /// Counts once it is the program's `#[global_allocator]`.
 #[cfg(feature = "peak-alloc")]
 impl MemoryCounter for peak_alloc::PeakAlloc {
-    /// Returns the bytes that are allocated now.
     fn live_bytes(&self) -> u64 {
         self.current_usage() as u64
     }

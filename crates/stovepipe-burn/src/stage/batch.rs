@@ -13,15 +13,15 @@ use crate::value::packet::Packet;
 /// The purpose of a step.
 #[derive(Clone)]
 pub(crate) enum Task {
-    /// Update the parameters at this learning rate.
+    /// Updates the parameters at this learning rate.
     Train(ModuleLearningRate),
-    /// Keep the gradients for the next update.
+    /// Keeps the gradients for the next update.
     Accumulate,
-    /// Compute the gradients and hand them out.
+    /// Computes the gradients and hands them out.
     Gradients,
-    /// Compute the loss.
+    /// Computes the loss.
     Evaluate,
-    /// Hand out the model's output.
+    /// Hands out the model's output.
     Predict,
 }
 

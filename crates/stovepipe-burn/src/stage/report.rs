@@ -14,9 +14,9 @@ pub(crate) struct Report {
     pub(crate) squared_norms: Vec<f64>,
     /// The losses that layers add, layer by layer.
     pub(crate) added: Vec<f64>,
-    /// On the last stage, the sum and the weight of the loss of each micro-batch.
+    /// The sum and the weight of the loss of each micro-batch, on the last stage.
     pub(crate) losses: Vec<(f64, f64)>,
-    /// On the last stage, the same of each metric, one metric after the other.
+    /// The same of each metric, one metric after the other, on the last stage.
     pub(crate) metrics: Vec<(f64, f64)>,
     /// The gradients of uses of tied parameters, each with its number among all uses.
     pub(crate) tied: Vec<(u64, Vec<f32>)>,
