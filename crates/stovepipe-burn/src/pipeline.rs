@@ -38,7 +38,9 @@ pub(crate) mod summary;
 
 /// A model cut into stages, held by the workers of its ranks, ready to train.
 ///
-/// `I` is the model's input, `O` its output, `T` the target that its loss takes.
+/// `I` is the model's input, `O` its output, `T` the target that its loss takes. The first axis
+/// of every tensor among them is the batch axis.
+///
 /// [`Pipeline::builder`] starts to configure one. Dropping it ends its threads.
 pub struct Pipeline<I = NoLoss, O = NoLoss, T = NoLoss> {
     pub(crate) workers: Workers<BurnStage>,
@@ -264,8 +266,7 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
     /// fewer devices than ranks.
     ///
     /// Ranks wait for each other on such a device, which saves no time. Processors on which
-    /// ranks have threads of their own aren't listed. Where ranks are processes,
-    /// none are.
+    /// ranks have threads of their own aren't listed. Where ranks are processes, none are.
     #[must_use]
     pub fn shared_devices(&self) -> &[SharedDevice] {
         &self.shared_devices

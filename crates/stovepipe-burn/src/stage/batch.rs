@@ -104,7 +104,7 @@ impl Values {
                 samples,
                 asked,
                 used = ranges.len(),
-                "the batch is smaller than the number of micro-batches"
+                "the mini-batch has fewer samples than micro-batches were asked for"
             );
         }
         let cut = |packet: &Packet| ranges.iter().map(|range| packet.slice(range)).collect();
