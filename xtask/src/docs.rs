@@ -16,8 +16,13 @@ use crate::setup::target;
 use crate::shell::{cargo, root};
 
 /// Documents with tables.
-const WITH_TABLES: [&str; 4] =
-    ["docs/backends/names.md", "docs/planning.md", "docs/recomputation.md", "docs/schedules.md"];
+const WITH_TABLES: [&str; 5] = [
+    "README.md",
+    "docs/backends/names.md",
+    "docs/planning.md",
+    "docs/recomputation.md",
+    "docs/schedules.md",
+];
 /// The document with the commands for pictures, and their folder.
 const WITH_PICTURES: (&str, &str) = ("docs/schedules.md", "docs/schedules");
 
@@ -81,10 +86,8 @@ fn table(name: &str) -> Result<String> {
             partitioners().iter().map(|p| [code(p.form), p.summary.into()]),
         ),
         "figures of schedules" => figures()?,
-        "backends" => {
-            let source = fs::read_to_string(root().join("crates/stovepipe/src/backends.rs"))?;
-            rows(["name", "feature", "what it does"], backends(&source)?.into_iter())
-        }
+        "choices" => choices()?,
+        "backends" => rows(["name", "feature", "what it does"], backends_of_facade()?.into_iter()),
         "features" => {
             let manifest = fs::read_to_string(root().join("crates/stovepipe/Cargo.toml"))?;
             rows(["feature", "what it does"], features(&manifest)?.into_iter())
@@ -101,6 +104,22 @@ fn rows<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; N
     let rule = "---|".repeat(N);
     let rows = rows.map(|row| format!("| {} |\n", row.join(" | ")));
     format!("| {} |\n|{rule}\n{}", header.join(" | "), rows.collect::<String>())
+}
+
+/// All that is chosen by name, in a line for each kind.
+fn choices() -> Result<String> {
+    let names = |names: Vec<String>| names.join(", ");
+    let planned = schedules().iter().map(|schedule| code(schedule.name)).collect();
+    let recomputed = policies().iter().map(|policy| code(policy.form)).collect();
+    let cut = partitioners().iter().map(|partitioner| code(partitioner.form)).collect();
+    let computed = backends_of_facade()?.into_iter().map(|[name, ..]| name).collect();
+    let kinds = [
+        ["[schedules](docs/schedules.md)".to_owned(), names(planned)],
+        ["[recomputation](docs/recomputation.md)".to_owned(), names(recomputed)],
+        ["[partitioners](docs/planning.md)".to_owned(), names(cut)],
+        ["[backends](docs/backends/names.md)".to_owned(), names(computed)],
+    ];
+    Ok(rows(["choice", "names"], kinds.into_iter()))
 }
 
 /// The program whose commands the documents show.
@@ -135,6 +154,10 @@ fn figures() -> Result<String> {
 
 /// Names, features and summaries of the facade's registry, which depends on how it is built: so its
 /// text is read.
+fn backends_of_facade() -> Result<Vec<[String; 3]>> {
+    backends(&fs::read_to_string(root().join("crates/stovepipe/src/backends.rs"))?)
+}
+
 fn backends(source: &str) -> Result<Vec<[String; 3]>> {
     let quoted = |line: &str| line.split('"').nth(1).map(str::to_owned);
     let mut backends = Vec::new();

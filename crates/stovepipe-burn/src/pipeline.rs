@@ -7,8 +7,7 @@ use std::sync::Arc;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::tensor::TensorData;
 use stovepipe_partition::Partition;
-use stovepipe_runtime::StepError;
-use stovepipe_runtime::{Agreement, StepReport, Workers};
+use stovepipe_runtime::{Agreement, StepError, StepReport, Workers};
 use stovepipe_schedule::{Mode, Program};
 
 use crate::error::{BuildError, StageError, TrainError};
@@ -20,7 +19,7 @@ use crate::pipeline::planner::Planner;
 use crate::pipeline::summary::{SharedDevice, StageSummary};
 use crate::stage::batch::{Batch, Task, Values};
 use crate::stage::burn_stage::{BurnStage, StageOutput};
-use crate::stage::report::{Report, added_by_layers, mean, mean_of, metrics_of, norm_of};
+use crate::stage::report::{Report, added_by_layers, mean, metrics_of, norm_of, sum_and_weight_of};
 use crate::stage::tied_gradients::{tied_squared_norm, tied_sums};
 use crate::value::boundary::{Boundary, from_parts, into_packet};
 use crate::value::packet::Packet;
@@ -37,27 +36,30 @@ pub(crate) mod settings;
 pub(crate) mod spec;
 pub(crate) mod summary;
 
-/// A model cut into stages, each on its own worker, ready to train.
+/// A model cut into stages, held by the workers of its ranks, ready to train.
 ///
-/// `I` is the model's input, `O` its output, `T` the target that its loss takes. Made by
-/// [`Pipeline::builder`]. Dropping it ends its threads.
+/// `I` is the model's input, `O` its output, `T` the target that its loss takes. The first axis
+/// of every tensor among them is the batch axis.
+///
+/// [`Pipeline::builder`] starts to configure one. Dropping it ends its threads.
 pub struct Pipeline<I = NoLoss, O = NoLoss, T = NoLoss> {
     pub(crate) workers: Workers<BurnStage>,
     /// The number of this process.
     pub(crate) process: usize,
-    /// What processes must agree on, whatever they do.
+    /// The facts that processes must agree on, whatever they do.
     pub(crate) agreement: Agreement,
     pub(crate) planner: Planner,
+    /// The programs made so far, by whether they train and by the number of micro-batches.
     pub(crate) programs: HashMap<(bool, usize), Arc<Program>>,
     pub(crate) rates: ModuleLrScheduler,
-    /// Successful steps and accumulations.
+    /// The number of successful steps and accumulations.
     pub(crate) updates: u64,
     /// The weight of what was accumulated since the last update.
     pub(crate) carried_weight: f64,
     pub(crate) scaler: Option<Scaler>,
     pub(crate) metric_names: Vec<String>,
     pub(crate) ties: Arc<[Tie]>,
-    /// SideInputs inputs of the next call.
+    /// The side inputs of the next call.
     pub(crate) side: BTreeMap<String, Packet>,
     pub(crate) partition: Partition,
     pub(crate) summaries: Vec<StageSummary>,
@@ -66,11 +68,12 @@ pub struct Pipeline<I = NoLoss, O = NoLoss, T = NoLoss> {
 }
 
 impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
-    /// Trains on one mini-batch: all micro-batches see the same parameters, and one update follows.
+    /// Trains on one mini-batch: all micro-batches see the same parameters, and one update
+    /// follows.
     ///
-    /// The first axis of every tensor is the batch axis. Nothing is updated and the learning-rate
-    /// scheduler doesn't advance if an error comes back, except where the error says that an update
-    /// failed half-way.
+    /// The first axis of every tensor is the batch axis. If an error comes back, nothing is
+    /// updated and the learning-rate scheduler doesn't advance. The exception is an error which
+    /// says that an update failed half-way.
     ///
     /// # Errors
     ///
@@ -84,7 +87,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         let loss_scale = batch.scale;
         let report = self.run(Mode::Training, batch)?;
         let reports = Report::decode_all(&report.reports)?;
-        let (sum, weight) = mean_of(&reports);
+        let (sum, weight) = sum_and_weight_of(&reports);
         let tied_squares = tied_squared_norm(&tied_sums(&self.ties, &reports));
         let total = (self.carried_weight + weight) * loss_scale;
         let gradient_norm = norm_of(&reports, tied_squares, total);
@@ -111,9 +114,12 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         })
     }
 
-    /// Computes the gradients of one mini-batch and keeps them: the next [`step`](Self::step) updates with
-    /// the mean over its own mini-batch and all those accumulated since the last update, each sample
-    /// counted once. If an error comes back, what was accumulated before is kept.
+    /// Computes the gradients of one mini-batch and keeps them for the next
+    /// [`step`](Self::step).
+    ///
+    /// That step updates with the mean over its own mini-batch and all those accumulated since
+    /// the last update, each sample counted once. If an error comes back, what was accumulated
+    /// before is kept.
     ///
     /// # Errors
     ///
@@ -122,7 +128,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         let batch = self.batch(Task::Accumulate, input, Some(into_packet(target)))?;
         let report = self.run(Mode::Training, batch)?;
         let reports = Report::decode_all(&report.reports)?;
-        let (sum, weight) = mean_of(&reports);
+        let (sum, weight) = sum_and_weight_of(&reports);
         let overflowed = self.rescale(norm_of(&reports, 0.0, 1.0));
         if !overflowed {
             self.updates += 1;
@@ -131,7 +137,9 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         Ok(Accumulation { loss: mean(sum, weight), weight, overflowed, timeline: report.timeline })
     }
 
-    /// Whether the stages have skipped the update, by the norm that they saw; the loss is scaled less then.
+    /// Adapts the loss scale where the step overflowed, and returns whether it did.
+    ///
+    /// The stages have decided by the same norm.
     fn rescale(&mut self, norm: Option<f64>) -> bool {
         let overflowed = norm.is_some_and(|norm| !norm.is_finite());
         match &mut self.scaler {
@@ -143,7 +151,9 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         }
     }
 
-    /// The loss of one mini-batch and its gradients, without an update. Neither accumulated nor clipped.
+    /// Computes the loss of one mini-batch and its gradients, without an update.
+    ///
+    /// The gradients are neither accumulated nor clipped.
     ///
     /// # Errors
     ///
@@ -152,14 +162,14 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         let batch = self.batch(Task::Gradients, input, Some(into_packet(target)))?;
         let report = self.run(Mode::Training, batch)?;
         let reports = Report::decode_all(&report.reports)?;
-        let (sum, weight) = mean_of(&reports);
+        let (sum, weight) = sum_and_weight_of(&reports);
         let tied_squares = tied_squared_norm(&tied_sums(&self.ties, &reports));
         let overflowed = self.rescale(norm_of(&reports, tied_squares, 1.0));
         let gradients = report.outputs.into_iter().flat_map(|output| output.gradients).collect();
         Ok(Gradients { loss: mean(sum, weight), gradients, overflowed })
     }
 
-    /// The loss of one batch with evaluation behaviour: no backward, no update.
+    /// Computes the loss of one mini-batch with evaluation behaviour: no backward, no update.
     ///
     /// # Errors
     ///
@@ -168,7 +178,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         let batch = self.batch(Task::Evaluate, input, Some(into_packet(target)))?;
         let report = self.run(Mode::ForwardOnly, batch)?;
         let reports = Report::decode_all(&report.reports)?;
-        let (sum, weight) = mean_of(&reports);
+        let (sum, weight) = sum_and_weight_of(&reports);
         if weight == 0.0 {
             return Err(StageError::Weight { weight }.into());
         }
@@ -183,8 +193,10 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
 }
 
 impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
-    /// The model's output for one batch, with evaluation behaviour, on the last stage's device, or where
-    /// ranks are processes on the host of each.
+    /// Computes the model's output for one mini-batch, with evaluation behaviour.
+    ///
+    /// The output is on the last stage's device or, where ranks are processes, in the host
+    /// memory of each process.
     ///
     /// # Errors
     ///
@@ -197,17 +209,21 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         Ok(from_parts(joined.into_values())?)
     }
 
-    /// Gives the next step, evaluation or prediction a value beside its input, which any layer can ask for
-    /// by this name: see [`LayerContext::side_input`](crate::LayerContext::side_input). Cut along the batch axis
-    /// like the input. Call it before each of them:
-    /// `pipeline.side_input("mask", mask).step(input, target)?`.
+    /// Gives the next step, evaluation or prediction a value besides its input.
+    ///
+    /// Any layer can ask for it by this name: see
+    /// [`LayerContext::side_input`](crate::LayerContext::side_input). Its first axis is the
+    /// batch axis, along which it is cut like the input.
+    ///
+    /// Call it before each of them: `pipeline.side_input("mask", mask).step(input, target)?`.
     pub fn side_input(&mut self, name: impl Into<String>, value: impl Boundary) -> &mut Self {
         self.side.insert(name.into(), into_packet(value));
         self
     }
 
-    /// The parameters of all stages of this process, copied to the host, by their path in the model, like
-    /// `blocks.3.up.weight`.
+    /// Copies the parameters of all stages of this process to the host.
+    ///
+    /// They go by their paths in the model, like `blocks.3.up.weight`.
     ///
     /// # Errors
     ///
@@ -222,8 +238,11 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         Ok(parameters)
     }
 
-    /// Waits until every device of this process has done what is queued on it, such as the last step's
-    /// update. Steps need no waiting between them; measuring them does, on devices that work while the next step is prepared.
+    /// Waits until every device of this process has done what is queued on it, such as the last
+    /// step's update.
+    ///
+    /// Steps need no waiting between them. Measuring them does, on devices that work while the
+    /// next step is prepared.
     ///
     /// # Errors
     ///
@@ -237,36 +256,41 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         Ok(())
     }
 
-    /// The stages: which layers, where.
+    /// Returns the stages: which layers each holds, and where.
     #[must_use]
     pub fn stages(&self) -> &[StageSummary] {
         &self.summaries
     }
 
-    /// The devices that ranks of this process share, as they do where there are fewer devices than ranks. They
-    /// wait for each other there, which saves no time. Processors, where ranks have threads of their own, aren't
-    /// counted.
+    /// Returns the devices that several ranks of this process share, as they do where there are
+    /// fewer devices than ranks.
+    ///
+    /// Ranks wait for each other on such a device, which saves no time. Processors on which
+    /// ranks have threads of their own aren't listed. Where ranks are processes, none are.
     #[must_use]
     pub fn shared_devices(&self) -> &[SharedDevice] {
         &self.shared_devices
     }
 
-    /// How the layers are cut.
+    /// Returns the partition: the layers of each stage.
     #[must_use]
     pub fn partition(&self) -> &Partition {
         &self.partition
     }
 
-    /// The program of a training step on a mini-batch of `samples` samples, to print or simulate.
+    /// Returns the program of a training step on a mini-batch of `samples` samples, to print or
+    /// simulate.
     ///
     /// # Errors
     ///
-    /// [`BuildError`] if the schedule or the policy refuses that many micro-batches, or `samples` is 0.
+    /// [`BuildError`] if the schedule or the policy refuses that many micro-batches, or
+    /// `samples` is 0.
     pub fn program(&mut self, samples: usize) -> Result<Arc<Program>, BuildError> {
         let micro_batches = self.planner.shape.micro_batches.min(samples);
         self.cached_program(Mode::Training, micro_batches)
     }
 
+    /// Returns the program for so many micro-batches, made when it is first needed.
     fn cached_program(
         &mut self,
         mode: Mode,
@@ -281,7 +305,7 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         Ok(program)
     }
 
-    /// Cuts a batch into micro-batches.
+    /// Cuts a mini-batch into micro-batches.
     fn batch(
         &mut self,
         task: Task,
@@ -297,6 +321,7 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         Ok(Arc::new(batch))
     }
 
+    /// Runs one step.
     fn run(
         &mut self,
         mode: Mode,

@@ -1,4 +1,4 @@
-//! Measuring what layers take and need, layer by layer and one rank at a time.
+//! Measurements of what layers take and need, layer by layer and one rank at a time.
 
 pub(crate) mod counter;
 pub(crate) mod measure;

@@ -1,4 +1,5 @@
-//! One stage at work: consecutive layers of one rank, and what they share with the other stages.
+//! One stage at work: consecutive layers of one rank, and what they share with the other
+//! stages.
 
 pub(crate) mod batch;
 pub(crate) mod burn_stage;

@@ -11,21 +11,29 @@ use crate::layer::context::{LayerContext, SkipValues};
 use crate::parameters::averaging::Averaging;
 use crate::value::part::Part;
 
+/// The names of a layer's skip values in the model, by the names that the layer uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SkipNames {
+    pub(crate) popped: BTreeMap<String, String>,
+    pub(crate) stashed: BTreeMap<String, String>,
+}
+
 /// A layer with its types erased.
 pub(crate) trait ErasedLayer: Send {
     fn name(&self) -> &str;
 
-    /// The names of what forwards pop.
+    /// Returns the names of the skip values that forwards pop, as they are called in the model.
     fn pops(&self) -> &[String];
 
-    /// From now on what it pops and stashes goes by these names, given by those that the layer uses.
-    fn name_skips(&mut self, names: [BTreeMap<String, String>; 2]);
+    /// Sets the names in the model of the skip values that the layer pops and stashes.
+    fn name_skips(&mut self, names: SkipNames);
 
-    /// The bytes of copies of the parameters that forwards compute with.
+    /// Returns the bytes of the copies of the parameters that forwards compute with.
     fn copy_bytes(&self) -> u64;
 
-    /// Runs forward; with a tape unless only the output is wanted. Inputs and outputs are off the
-    /// tape and contiguous, and so is what the context has to pop.
+    /// Runs forward; with a tape unless only the output is wanted.
+    ///
+    /// Inputs, outputs and what the context has to pop are off the tape and contiguous.
     fn forward(
         &mut self,
         inputs: Vec<Box<dyn Part>>,
@@ -33,8 +41,11 @@ pub(crate) trait ErasedLayer: Send {
         mode: Forward,
     ) -> Result<Forwarded, StageError>;
 
-    /// Adds to the layer's gradients and returns those of its inputs. `stashed` has the gradients of what
-    /// it stashed; what it added to the loss is multiplied by `scale`, as they are.
+    /// Adds to the layer's gradients and returns those of its inputs.
+    ///
+    /// `stashed` holds the gradients of the skip values that the layer stashed. They are
+    /// gradients of a loss multiplied by `scale`; what the layer added to the loss is
+    /// multiplied by it here.
     fn backward(
         &mut self,
         tape: Tape,
@@ -43,20 +54,21 @@ pub(crate) trait ErasedLayer: Send {
         scale: f64,
     ) -> Result<Backwarded, StageError>;
 
-    /// The gradients of the step are complete: adds those that were carried over times a factor, if one is
-    /// given.
+    /// Completes the gradients of the step. If a factor is given, adds to them those that were
+    /// carried over, times that factor.
     fn complete(&mut self, carried: Option<f64>);
 
-    /// The sum of the squares of the complete gradients but for the parameters at some paths.
-    fn squared_norm(&self, but: &HashSet<String>) -> f64;
+    /// Returns the sum of the squares of the complete gradients, except those of the parameters
+    /// at the paths in `except`.
+    fn squared_norm(&self, except: &HashSet<String>) -> f64;
 
-    /// The complete gradient of the parameter at a path, copied to the host.
+    /// Copies the complete gradient of the parameter at a path to the host.
     fn gradient(&self, path: &str) -> Option<Vec<f32>>;
 
-    /// Puts another in its place.
+    /// Replaces the complete gradient of the parameter at a path.
     fn set_gradient(&mut self, path: &str, gradient: &[f32]);
 
-    /// Gives the parameter at a path a value.
+    /// Sets the value of the parameter at a path.
     fn set_parameter(&mut self, path: &str, value: &TensorData);
 
     /// Averages the complete gradients and takes them out by parameter path.
@@ -65,23 +77,25 @@ pub(crate) trait ErasedLayer: Send {
     /// Keeps the complete gradients for the next step.
     fn carry(&mut self);
 
-    /// Computes the update beside the parameters.
+    /// Prepares the update next to the parameters: a module and an optimizer that
+    /// [`commit`](Self::commit) swaps in.
     fn prepare_update(
         &mut self,
         rate: &ModuleLearningRate,
         averaging: Averaging,
     ) -> Result<(), StageError>;
 
-    /// The size of the optimizer's state after the staged update.
-    fn staged_state_bytes(&self) -> u64;
+    /// Returns the bytes of the optimizer's state after the prepared update.
+    fn prepared_state_bytes(&self) -> u64;
 
-    /// Puts the staged update in place, or updates in place.
+    /// Swaps the prepared update in or, if none was prepared, updates the parameters in place.
     fn commit(&mut self, rate: &ModuleLearningRate, averaging: Averaging)
     -> Result<(), StageError>;
 
-    /// Forgets the step's gradients and anything staged; what was carried over stays.
+    /// Forgets the step's gradients and a prepared update. Gradients that were carried over
+    /// stay.
     fn abandon(&mut self);
 
-    /// The parameters by path.
+    /// Copies the parameters to the host, by path.
     fn parameters(&self) -> BTreeMap<String, TensorData>;
 }

@@ -1,4 +1,4 @@
-//! One forward of one layer, the same for a stage at work, the profiler and a rehearsal.
+//! One forward of one layer, run alike by a stage at work, by the profiler and by a rehearsal.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use crate::layer::context::{ForwardKey, LayerContext, Pass, SideInputs};
 use crate::value::packet::Packet;
 use crate::value::part::Part;
 
-/// The circumstances of a forward: all that a layer is told besides its input.
+/// The circumstances of a forward: everything that a layer is told besides its input.
 pub(crate) struct LayerRun<'a> {
     pub(crate) backend: &'a dyn Backend,
     pub(crate) device: &'a Device,
@@ -26,7 +26,7 @@ pub(crate) struct LayerRun<'a> {
 }
 
 impl LayerRun<'_> {
-    /// Runs `layer` forward; `pop` hands out the values of skip connections by their names in the model.
+    /// Runs `layer` forward. `pop` hands out skip values by their names in the model.
     pub(crate) fn forward(
         &self,
         layer: &mut dyn ErasedLayer,

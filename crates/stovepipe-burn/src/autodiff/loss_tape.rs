@@ -15,7 +15,7 @@ pub(crate) struct LossTape {
 }
 
 impl LossTape {
-    /// Computes the loss of outputs that are off the tape.
+    /// Computes the loss of outputs that are off the tape, and records it.
     pub(crate) fn record(
         loss: &ErasedLoss,
         outputs: Vec<Box<dyn Part>>,
@@ -26,7 +26,9 @@ impl LossTape {
         Ok((Self { leaves, sum: result.sum.clone() }, result))
     }
 
-    /// The gradients of the outputs, for a loss multiplied by `scale`; none where it doesn't depend on one.
+    /// Returns the gradients of the outputs, for a loss multiplied by `scale`.
+    ///
+    /// Outputs that the loss doesn't depend on have none.
     pub(crate) fn backward(self, scale: f64) -> Vec<Option<Box<dyn Part>>> {
         if !self.sum.is_tracked() {
             return self.leaves.iter().map(|_| None).collect();

@@ -1,4 +1,4 @@
-//! What forwards leave behind for backwards, and what both return.
+//! The records that forwards leave for backwards, and the results of both.
 
 use std::collections::BTreeMap;
 
@@ -9,24 +9,27 @@ use crate::layer::statistics::Observation;
 use crate::value::packet::Packet;
 use crate::value::part::Part;
 
-/// What one forward of one layer leaves behind for its backward.
+/// The record of one forward of one layer, from which its backward runs.
 pub(crate) struct Tape {
+    /// The inputs, as leaves where their gradients are wanted.
     pub(crate) inputs: Vec<Box<dyn Part>>,
     pub(crate) outputs: Vec<Box<dyn Part>>,
-    /// What the layer added to the loss.
+    /// The loss that the layer added.
     pub(crate) loss: Option<Tensor<1>>,
-    /// What it popped, as leaves, and what it stashed, by name.
+    /// The skip values that the layer popped, as leaves, by their names in the model.
     pub(crate) popped: BTreeMap<String, Vec<Box<dyn Part>>>,
+    /// The skip values that it stashed, likewise by name.
     pub(crate) stashed: BTreeMap<String, Vec<Box<dyn Part>>>,
 }
 
 impl Tape {
-    /// The names of what the forward stashed.
+    /// Returns the names of the skip values that the forward stashed.
     pub(crate) fn stashed(&self) -> Vec<String> {
         self.stashed.keys().cloned().collect()
     }
 
-    /// Copies of it, which serve as gradients where any will do.
+    /// Copies the stashed skip values off the tape. The copies serve as gradients where any
+    /// values will do.
     pub(crate) fn stashed_values(&self) -> SkipValues {
         let copied = |parts: &Vec<Box<dyn Part>>| {
             Packet::of(parts.iter().map(|part| part.clone_box().detach_to(None)).collect())
@@ -35,42 +38,44 @@ impl Tape {
     }
 }
 
-/// Frees what Burn keeps of operations whose results are gone. It records those without a tape as well, and
-/// forgets them only in a backward, of whatever.
+/// Frees what Burn keeps of operations whose results are gone.
+///
+/// Burn records operations of forwards without a tape as well, and forgets them only in a
+/// backward, whichever it is.
 pub(crate) fn free_abandoned(device: &Device) {
     let leaf = Tensor::<1>::ones([1], &device.clone().autodiff()).require_grad();
     leaf.sum().backward();
 }
 
-/// What a forward makes.
+/// The results of a forward.
 pub(crate) struct Forwarded {
     pub(crate) outputs: Vec<Box<dyn Part>>,
-    /// If there is one.
+    /// The tape, if one was asked for.
     pub(crate) tape: Option<Tape>,
-    /// What the layer adds to the loss, off the tape.
+    /// The loss that the layer added, off the tape.
     pub(crate) loss: Option<Tensor<1>>,
-    /// What it stashes, off the tape.
+    /// The skip values that it stashed, off the tape.
     pub(crate) stashed: SkipValues,
-    /// What batch normalizations in it saw.
+    /// The observations of batch normalizations in the layer.
     pub(crate) observations: Vec<Observation>,
 }
 
-/// What a backward makes: gradients of the inputs, and of what was popped.
+/// The results of a backward: gradients of the inputs, and of the skip values that were popped.
 pub(crate) struct Backwarded {
     pub(crate) inputs: Vec<Option<Box<dyn Part>>>,
     pub(crate) popped: SkipValues,
 }
 
-/// How a forward runs.
+/// The kind of a forward.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Forward {
-    /// With a tape; the input's gradient is wanted or not.
+    /// Training behaviour, with a tape.
     Taped {
-        /// Whether the input's gradient is wanted.
+        /// Says whether the gradient of the input is wanted.
         input_gradient: bool,
     },
-    /// Training behaviour, no tape.
+    /// Training behaviour, without a tape.
     Untaped,
-    /// Evaluation behaviour, no tape.
+    /// Evaluation behaviour, without a tape.
     Evaluate,
 }

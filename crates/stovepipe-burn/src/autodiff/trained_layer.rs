@@ -1,5 +1,5 @@
-//! One layer at work: its module, the tape of each of its forwards, its accumulated gradients and its
-//! optimizer.
+//! One layer at work: its module, the tape of each of its forwards, its accumulated gradients
+//! and its optimizer.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use burn::module::Module;
 use burn::optim::{GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::{FloatDType, Tensor, TensorData};
 
-use crate::autodiff::erased_layer::ErasedLayer;
+use crate::autodiff::erased_layer::{ErasedLayer, SkipNames};
 use crate::autodiff::tape::{Backwarded, Forward, Forwarded, Tape};
 use crate::error::StageError;
 use crate::layer::Layer;
@@ -25,31 +25,35 @@ use crate::value::boundary::{from_parts, into_parts};
 use crate::value::packet::Packet;
 use crate::value::part::{Part, copied};
 
+/// A layer at work: its module, its gradients and its optimizer.
 pub(crate) struct TrainedLayer<L: Layer> {
     name: Arc<str>,
+    /// The names of the skip values that the layer stashes, as it calls them itself, sorted.
     stashes: Vec<String>,
-    /// What is popped, as others call it.
+    /// The names of the skip values that it pops, as the model calls them.
     pops: Vec<String>,
-    /// What others call what it pops, and what it stashes.
-    names: [BTreeMap<String, String>; 2],
-    /// Empty only while an update runs, and after one that panicked.
+    /// The names of its skip values in the model, by its own.
+    names: SkipNames,
+    /// The module; missing only while an update runs, and after one that panicked.
     module: Option<Named<L>>,
-    /// The module in the type that forwards compute in, if that isn't the parameters' own; made once for each
-    /// update, when first needed.
+    /// The module in the type that forwards compute in, if that isn't the type of the
+    /// parameters. Made once for each update, when it is first needed.
     computing: Option<Named<L>>,
-    /// The module as forwards without a tape use it, likewise.
+    /// The module that forwards without a tape use; made likewise.
     untaped: Option<Named<L>>,
+    /// The module that evaluations use; made likewise.
     evaluating: Option<Named<L>>,
-    /// Of the step that runs.
+    /// The gradients of the step that runs.
     gradients: GradientsAccumulator<Named<L>>,
-    /// Of the steps since the last update.
+    /// The gradients of the steps since the last update.
     carried: Option<GradientsParams>,
-    /// All of them, once the step's are complete.
+    /// All gradients, once the step's are complete.
     complete: GradientsParams,
     optimizer: ModuleOptimizer,
-    /// What forwards compute in, if not in the parameters' own type.
+    /// The type that forwards compute in, if it isn't the parameters' own.
     compute: Option<FloatDType>,
-    staged: Option<(Named<L>, ModuleOptimizer)>,
+    /// The module and the optimizer after the prepared update, if one is prepared.
+    prepared: Option<(Named<L>, ModuleOptimizer)>,
 }
 
 impl<L: Layer> TrainedLayer<L> {
@@ -62,7 +66,7 @@ impl<L: Layer> TrainedLayer<L> {
         let (stashes, pops) = (sorted(module.inner().stashes()), module.inner().pops());
         Self {
             name,
-            names: [own_names(&pops), own_names(&stashes)],
+            names: SkipNames { popped: own_names(&pops), stashed: own_names(&stashes) },
             stashes,
             pops,
             module: Some(module),
@@ -74,10 +78,11 @@ impl<L: Layer> TrainedLayer<L> {
             complete: GradientsParams::new(),
             optimizer,
             compute,
-            staged: None,
+            prepared: None,
         }
     }
 
+    /// Returns the module; an error after an update that panicked.
     fn module(&self) -> Result<&Named<L>, StageError> {
         self.module.as_ref().ok_or_else(|| StageError::Order {
             layer: self.name.to_string(),
@@ -85,14 +90,14 @@ impl<L: Layer> TrainedLayer<L> {
         })
     }
 
-    /// The module in the type that forwards compute in.
+    /// Returns the module in the type that forwards compute in.
     fn computing(&mut self) -> Result<Named<L>, StageError> {
         let module = self.module()?.clone();
         let Some(dtype) = self.compute else { return Ok(module) };
         Ok(self.computing.get_or_insert_with(|| cast_parameters(module, dtype)).clone())
     }
 
-    /// The module as forwards of this kind use it.
+    /// Returns the module that forwards of this kind use.
     fn module_for(&mut self, mode: Forward) -> Result<Named<L>, StageError> {
         let module = self.computing()?;
         Ok(match mode {
@@ -102,8 +107,8 @@ impl<L: Layer> TrainedLayer<L> {
         })
     }
 
-    /// Parts in the type that the layer computes in: what comes out of it may be of another, such as that
-    /// of a sum in 32 bits.
+    /// Casts parts to the type that the layer computes in. The layer's own outputs may be of
+    /// another type, such as that of a sum in 32 bits.
     fn typed(&self, parts: Vec<Box<dyn Part>>) -> Vec<Box<dyn Part>> {
         match self.compute {
             Some(dtype) => parts.into_iter().map(|part| part.cast(dtype)).collect(),
@@ -111,7 +116,8 @@ impl<L: Layer> TrainedLayer<L> {
         }
     }
 
-    /// Parts as the layer takes them; as leaves, where a gradient is wanted and there is a tape.
+    /// Returns parts as the layer takes them: as leaves where a gradient is wanted and there is
+    /// a tape.
     fn enter(
         &self,
         parts: Vec<Box<dyn Part>>,
@@ -126,8 +132,9 @@ impl<L: Layer> TrainedLayer<L> {
         entered.collect()
     }
 
-    /// Gives the context what the layer may pop, by the names that it uses, and returns the same by the
-    /// names in the model.
+    /// Gives the context what the layer may pop, by the layer's own names.
+    ///
+    /// Returns the same parts by their names in the model.
     fn pop(
         &self,
         context: &mut LayerContext<'_>,
@@ -135,7 +142,7 @@ impl<L: Layer> TrainedLayer<L> {
     ) -> BTreeMap<String, Vec<Box<dyn Part>>> {
         let mut popped = BTreeMap::new();
         let mut arrived = std::mem::take(&mut context.popped);
-        for (called, name) in &self.names[0] {
+        for (called, name) in &self.names.popped {
             let Some(packet) = arrived.remove(name) else { continue };
             let parts = self.enter(packet.into_values(), mode, true);
             context.popped.insert(called.clone(), Packet::of(copied(&parts)));
@@ -144,7 +151,9 @@ impl<L: Layer> TrainedLayer<L> {
         popped
     }
 
-    /// Takes what the forward stashed, by the names in the model. Refuses other names than were declared.
+    /// Takes the skip values that the forward stashed, by their names in the model.
+    ///
+    /// Fails if the layer stashed under other names than it declared.
     fn take_stashed(
         &self,
         context: &mut LayerContext<'_>,
@@ -158,12 +167,13 @@ impl<L: Layer> TrainedLayer<L> {
             });
         }
         let named = stashed.into_iter().map(|(called, packet)| {
-            (self.names[1][&called].clone(), self.typed(packet.into_values()))
+            (self.names.stashed[&called].clone(), self.typed(packet.into_values()))
         });
         Ok(named.collect())
     }
 
-    /// Refuses gradients that haven't the shapes of what they are for.
+    /// Refuses a gradient whose shape differs from that of the output or skip value that it is
+    /// for.
     fn check_shapes(
         &self,
         ends: &[Box<dyn Part>],
@@ -182,28 +192,30 @@ impl<L: Layer> TrainedLayer<L> {
         Ok(())
     }
 
-    /// Takes the complete gradients.
+    /// Takes the complete gradients and averages them.
     fn averaged(&mut self, averaging: Averaging) -> Result<GradientsParams, StageError> {
         let mut complete = std::mem::take(&mut self.complete);
         Ok(average(self.module()?, &mut complete, averaging))
     }
 
+    /// Forgets the copies of the module that forwards use.
     fn forget_copies(&mut self) {
         (self.computing, self.untaped, self.evaluating) = (None, None, None);
     }
 
+    /// Puts a new module in place and forgets the copies of the old one.
     fn replace(&mut self, module: Named<L>) {
         self.module = Some(module);
         self.forget_copies();
     }
 }
 
-/// The same values off the tape.
+/// Copies values off the tape.
 fn detached(parts: &[Box<dyn Part>]) -> Vec<Box<dyn Part>> {
     parts.iter().map(|part| part.clone_box().detach_to(None)).collect()
 }
 
-/// Names that stand for themselves.
+/// Maps each name to itself.
 fn own_names(names: &[String]) -> BTreeMap<String, String> {
     names.iter().map(|name| (name.clone(), name.clone())).collect()
 }
@@ -222,8 +234,8 @@ impl<L: Layer> ErasedLayer for TrainedLayer<L> {
         &self.pops
     }
 
-    fn name_skips(&mut self, names: [BTreeMap<String, String>; 2]) {
-        self.pops = names[0].values().cloned().collect();
+    fn name_skips(&mut self, names: SkipNames) {
+        self.pops = names.popped.values().cloned().collect();
         self.names = names;
     }
 
@@ -284,15 +296,16 @@ impl<L: Layer> ErasedLayer for TrainedLayer<L> {
             ends.extend(parts);
         }
         self.check_shapes(&ends, &all)?;
-        // sum(y * dy) has the gradient dy at y, exactly: that continues the backward pass.
+        // The sum of `y * dy` has the gradient `dy` at `y`, exactly. So its backward continues
+        // that of the later layers.
         let seeds = ends.iter().zip(&all).filter(|(end, _)| end.is_tracked());
         let seed = seeds
             .filter_map(|(end, gradient)| end.seed(gradient.as_deref()?))
             .chain(loss.filter(Tensor::is_tracked).map(|loss| scaled(loss, scale)))
             .reduce(|sum, seed| sum + seed);
-        // The ends hold the graph; backward consumes it.
+        // The ends hold the tape, which backward consumes.
         drop(ends);
-        // Without a seed nothing downstream uses a differentiable output.
+        // Without a seed nothing behind this layer depends on a differentiable output of it.
         let mut gradients = seed.map(|seed| seed.backward());
         if let (Some(gradients), Some(module)) = (&mut gradients, &self.module) {
             let of_layer = match &self.computing {
@@ -320,9 +333,9 @@ impl<L: Layer> ErasedLayer for TrainedLayer<L> {
         };
     }
 
-    fn squared_norm(&self, but: &HashSet<String>) -> f64 {
+    fn squared_norm(&self, except: &HashSet<String>) -> f64 {
         let module = self.module.as_ref();
-        module.map_or(0.0, |module| squared_norm(module, &self.complete, but))
+        module.map_or(0.0, |module| squared_norm(module, &self.complete, except))
     }
 
     fn gradient(&self, path: &str) -> Option<Vec<f32>> {
@@ -359,14 +372,14 @@ impl<L: Layer> ErasedLayer for TrainedLayer<L> {
         let gradients = self.averaged(averaging)?;
         let mut optimizer = self.optimizer.clone();
         let module = optimizer.step(rate.clone(), self.module()?.clone(), gradients);
-        self.staged = Some((module, optimizer));
+        self.prepared = Some((module, optimizer));
         Ok(())
     }
 
-    fn staged_state_bytes(&self) -> u64 {
-        let Some((_, optimizer)) = &self.staged else { return 0 };
-        // As it would be saved: the tensors, and a little to name them. Of an optimizer without state
-        // only that would be left.
+    fn prepared_state_bytes(&self) -> u64 {
+        let Some((_, optimizer)) = &self.prepared else { return 0 };
+        // The size of the state as it would be saved: the tensors, and a little to name them.
+        // Of an optimizer without state only the names would be left.
         let record = optimizer.to_record();
         if record.is_empty() {
             return 0;
@@ -380,13 +393,14 @@ impl<L: Layer> ErasedLayer for TrainedLayer<L> {
         averaging: Averaging,
     ) -> Result<(), StageError> {
         self.carried = None;
-        if let Some((module, optimizer)) = self.staged.take() {
+        if let Some((module, optimizer)) = self.prepared.take() {
             self.optimizer = optimizer;
             self.replace(module);
             return Ok(());
         }
         let gradients = self.averaged(averaging)?;
-        // These share the parameters' memory and would keep the update from happening in place.
+        // The copies share the memory of the parameters, which would keep the update from
+        // happening in place.
         self.forget_copies();
         self.module()?;
         if let Some(module) = self.module.take() {
@@ -399,7 +413,7 @@ impl<L: Layer> ErasedLayer for TrainedLayer<L> {
     fn abandon(&mut self) {
         self.gradients = GradientsAccumulator::new();
         self.complete = GradientsParams::new();
-        self.staged = None;
+        self.prepared = None;
     }
 
     fn parameters(&self) -> BTreeMap<String, TensorData> {

@@ -5,6 +5,7 @@ use burn::tensor::Device;
 use crate::backend::Backend;
 use crate::backend::error::BackendError;
 
+/// Flex, with a plain thread for each rank.
 pub(super) struct Reference;
 
 impl Backend for Reference {

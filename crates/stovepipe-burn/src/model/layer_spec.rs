@@ -1,7 +1,8 @@
-//! A layer that isn't made yet: how it is made, and what is known of it before.
+//! A layer that isn't made yet: the function that makes it, and the facts known before.
 
 use std::sync::Arc;
 
+use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, FloatDType};
 
 use crate::autodiff::erased_layer::ErasedLayer;
@@ -21,21 +22,27 @@ pub(crate) struct LayerSpec {
     pub(crate) look: Box<Look>,
 }
 
-/// What a layer is made with.
+/// The circumstances in which a layer is made.
 pub(crate) struct MakeContext<'a> {
     pub(crate) seed: u64,
     pub(crate) device: &'a Device,
-    pub(crate) optimizer: &'a burn::optim::ModuleOptimizer,
-    /// What forwards compute in, if not in the parameters' own type.
+    pub(crate) optimizer: &'a ModuleOptimizer,
+    /// The type that forwards compute in, if it isn't the parameters' own.
     pub(crate) compute: Option<FloatDType>,
 }
 
-/// What a layer is known to cost before it has run.
+/// The facts about a layer that are known before it runs.
 pub(crate) struct LayerFacts {
+    /// The number of its parameters.
     pub(crate) parameters: usize,
+    /// The floating-point operations that it states.
     pub(crate) flops: Option<f64>,
+    /// The modules in it that recomputation would change.
     pub(crate) unreplayable: Vec<Unreplayable>,
+    /// Its parameters that are floats.
     pub(crate) floats: Vec<FloatParameter>,
+    /// The names of the skip values that it stashes, as it calls them itself.
     pub(crate) stashes: Vec<String>,
+    /// The names of those that it pops.
     pub(crate) pops: Vec<String>,
 }

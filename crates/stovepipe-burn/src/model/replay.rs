@@ -1,48 +1,50 @@
-//! Finding modules of Burn whose forward can't be run twice with the same result.
+//! The search for Burn modules whose forward can't be run twice with the same result.
 
 use burn::module::{Flag, Module, ModuleVisitor, Param};
 
 /// A module inside a layer that recomputation would change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unreplayable {
-    /// Its place in the layer, like `attention.dropout`; empty if it is the layer.
+    /// Its path in the layer, like `attention.dropout`; empty if it is the layer itself.
     pub(crate) path: String,
     /// Its type, like `Dropout`.
     pub(crate) module: &'static str,
-    /// Why, and what to do.
+    /// The reason, and a remedy.
     pub(crate) advice: &'static str,
 }
 
-const DRAWS: &str = "it draws from a generator that all threads share, so that another mask would be \
-                     drawn: use `context.dropout(x, probability)` or `context.normal(&x)`";
-const SLOPES: &str = "it draws from a generator that all threads share, so that other slopes would be \
-                      drawn: make them with `context.uniform(&x)`";
+const DRAWS: &str = "it draws from a generator that all threads share, so that another mask \
+                     would be drawn: use `context.dropout(x, probability)` or `context.normal(&x)`";
+const SLOPES: &str = "it draws from a generator that all threads share, so that other slopes \
+                      would be drawn: make them with `context.uniform(&x)`";
 const COUNTS: &str = "its running statistics would count the micro-batch twice: use stovepipe's \
                       `BatchNorm`, which converts from it";
 
-/// The modules in `layer` that recomputation would change.
+/// Finds the modules in `layer` that recomputation would change.
 pub(crate) fn unreplayable<M: Module>(layer: &M) -> Vec<Unreplayable> {
     let mut search = Search::default();
     layer.visit(&mut search);
     search.found
 }
 
+/// A visitor that collects modules which recomputation would change.
 #[derive(Default)]
 struct Search {
-    /// Fields on the way, and the type that each belongs to.
+    /// The fields on the way to the one that is visited, each with the type that it belongs to.
     path: Vec<(String, String)>,
     found: Vec<Unreplayable>,
-    /// The place of a module that was last found not to train, whose running statistics stay.
+    /// The path of the last module that was found not to train, whose running statistics stay.
     frozen: Option<Vec<String>>,
 }
 
 impl Search {
-    /// The place of the module whose field is visited.
+    /// Returns the path of the module whose field is visited.
     fn place(&self) -> Vec<String> {
         let names = self.path.iter().map(|(name, _)| name.clone());
         names.take(self.path.len().saturating_sub(1)).collect()
     }
 
+    /// Adds the module whose field is visited, once.
     fn add(&mut self, module: &'static str, advice: &'static str) {
         let found = Unreplayable { path: self.place().join("."), module, advice };
         if !self.found.contains(&found) {
@@ -54,7 +56,7 @@ impl Search {
 impl ModuleVisitor for Search {
     fn enter_module(&mut self, name: &str, container_type: &str) {
         self.path.push((name.to_owned(), container_type.to_owned()));
-        // Ours has the same name, and no such field.
+        // stovepipe's own module has the same name, and no such field.
         let is_burns = container_type == "Struct:BatchNorm" && name == "running_mean";
         if is_burns && self.frozen != Some(self.place()) {
             self.add("BatchNorm", COUNTS);

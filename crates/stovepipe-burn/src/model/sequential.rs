@@ -22,10 +22,12 @@ use crate::value::boundary::Boundary;
 
 /// A model: named layers, one after the other.
 ///
-/// `In` is what the first layer takes, `Out` what the last one returns; a layer that doesn't fit the
-/// one before it doesn't compile. A layer is given as a function of the device, called once when the
-/// pipeline is built, and only for the stages that this process owns: the whole model never sits on
-/// one device.
+/// `In` is the type that the first layer takes, `Out` the type that the last one returns. A
+/// layer that doesn't fit the one before it doesn't compile.
+///
+/// A layer is given as a function of the device. The function is called when the pipeline is
+/// built, and only for the stages that this process owns: the whole model never sits on one
+/// device.
 ///
 /// ```
 /// use burn::nn::{EmbeddingConfig, LinearConfig};
@@ -33,9 +35,9 @@ use crate::value::boundary::Boundary;
 /// use stovepipe_burn::Sequential;
 ///
 /// let model = Sequential::<Tensor<2, Int>>::new()
-///     .push_module("embed", |device| EmbeddingConfig::new(64, 32).init(device), |m, ids| m.forward(ids))
+///     .push_module("embed", |d| EmbeddingConfig::new(64, 32).init(d), |m, ids| m.forward(ids))
 ///     .push_fn("relu", |x: Tensor<3>| relu(x))
-///     .push_module("head", |device| LinearConfig::new(32, 64).init(device), |m, x: Tensor<3>| m.forward(x));
+///     .push_module("head", |d| LinearConfig::new(32, 64).init(d), |m, x| m.forward(x));
 /// assert_eq!(model.names(), ["embed", "relu", "head"]);
 /// ```
 ///
@@ -45,17 +47,17 @@ use crate::value::boundary::Boundary;
 /// # use stovepipe_burn::Sequential;
 /// // Token ids don't go into a linear layer.
 /// let model = Sequential::<Tensor<2, Int>>::new()
-///     .push_module("head", |device| LinearConfig::new(32, 64).init(device), |m, x: Tensor<3>| m.forward(x));
+///     .push_module("head", |d| LinearConfig::new(32, 64).init(d), |m, x: Tensor<3>| m.forward(x));
 /// ```
 pub struct Sequential<In, Out = In> {
     pub(crate) layers: Vec<LayerSpec>,
-    /// Paths of parameters that are one.
+    /// The paths of tied parameters, a list for each.
     pub(crate) ties: Vec<Vec<String>>,
     types: PhantomData<fn(In) -> Out>,
 }
 
 impl<In: Boundary> Sequential<In, In> {
-    /// A model without layers, which takes `In`.
+    /// Makes a model without layers, which takes `In`.
     #[must_use]
     pub fn new() -> Self {
         Self { layers: Vec::new(), ties: Vec::new(), types: PhantomData }
@@ -71,8 +73,9 @@ impl<In: Boundary> Default for Sequential<In, In> {
 impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
     /// Adds a layer.
     ///
-    /// `name` must be unique in the model: it names the layer's seed, its parameters' paths and ids,
-    /// and errors. `init` makes the layer on a device.
+    /// `name` must be unique in the model: it stands in errors and in the paths of the layer's
+    /// parameters, and the seed and the parameters' ids derive from it. `init` makes the layer
+    /// on a device.
     #[must_use]
     pub fn push<L>(
         mut self,
@@ -84,9 +87,9 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
     {
         let name: Arc<str> = name.into().into();
         let init = Arc::new(init);
-        let looked_at = Arc::clone(&init);
+        let init_to_look_at = Arc::clone(&init);
         let look = Box::new(move || {
-            let layer = looked_at(&Device::flex().autodiff());
+            let layer = init_to_look_at(&Device::flex().autodiff());
             LayerFacts {
                 parameters: layer.num_params(),
                 flops: layer.flops(),
@@ -181,10 +184,13 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
         self
     }
 
-    /// Makes one parameter of several, given by their paths in the model, such as `embed.weight` and
-    /// `head.weight`. They must have the same shape. All start as the one of the first layer, and each is
-    /// updated with the sum of all their gradients, so that they stay equal whatever stages they are on.
-    /// The parameter goes by the path of its first layer, and counts once where gradients are clipped.
+    /// Makes one parameter of several, given by their paths in the model, such as
+    /// `embed.weight` and `head.weight`.
+    ///
+    /// They must have the same shape. All start with the value of the first layer's. Each is
+    /// updated with the sum of all their gradients, so that they stay equal on whatever stages
+    /// they are. The parameter goes by the path of its first layer, and counts once where
+    /// gradients are clipped.
     ///
     /// An optimizer with parameter groups must treat all these paths alike.
     #[must_use]
@@ -193,35 +199,36 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
         self
     }
 
-    /// Number of layers.
+    /// Returns the number of layers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.layers.len()
     }
 
-    /// Whether there is no layer.
+    /// Returns whether there is no layer.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.layers.is_empty()
     }
 
-    /// The layers' names in order.
+    /// Returns the layers' names in order.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         self.layers.iter().map(|layer| layer.name.to_string()).collect()
     }
 
-    /// The number of parameters of each layer; nothing is allocated for it.
+    /// Returns the number of parameters of each layer, without allocating them.
     #[must_use]
     pub fn parameter_counts(&self) -> Vec<usize> {
         self.layer_facts().iter().map(|facts| facts.parameters).collect()
     }
 
+    /// Looks at each layer.
     fn layer_facts(&self) -> Vec<LayerFacts> {
         self.layers.iter().map(|layer| (layer.look)()).collect()
     }
 
-    /// Looks at all layers, and refuses what can't be trained.
+    /// Looks at each layer, and refuses a model that can't be trained.
     pub(crate) fn check(&self) -> Result<Vec<LayerFacts>, BuildError> {
         if self.is_empty() {
             return Err(BuildError::NoLayers);

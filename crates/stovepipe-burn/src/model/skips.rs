@@ -1,41 +1,47 @@
-//! Skip connections: which layer stashes what for which later layer, and which edges they need once the
-//! layers are cut into stages.
+//! Skip connections: which layer stashes a value for which later layer, and the edges that they
+//! need once the layers are cut into stages.
 
 use std::collections::BTreeMap;
 
 use stovepipe_partition::Partition;
 use stovepipe_schedule::{Edges, PlanError, Stage};
 
+use crate::autodiff::erased_layer::SkipNames;
 use crate::error::BuildError;
 use crate::model::layer_spec::{LayerFacts, LayerSpec};
 
-/// A value that leaves the chain at one layer and comes back at another.
+/// A skip connection: a value that one layer stashes and a later one pops.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Skip {
-    /// What the layers call it.
+    /// The name that the layers use.
     pub(crate) called: String,
-    /// What it is called in the whole model: a name that has been popped may be used again.
+    /// The name in the whole model. It differs from `called` where an earlier skip was called
+    /// the same.
     pub(crate) name: String,
+    /// The number of the layer that stashes the value.
     pub(crate) from: usize,
+    /// The number of the layer that pops it.
     pub(crate) to: usize,
 }
 
-/// What a layer's skips are called in the whole model, by what it calls them: those that it pops, and those
-/// that it stashes.
-pub(crate) fn names_of(skips: &[Skip], layer: usize) -> [BTreeMap<String, String>; 2] {
-    let named = |at: fn(&Skip) -> usize| {
-        let own = skips.iter().filter(|skip| at(skip) == layer);
+/// Returns the names in the model of the skip values of a layer.
+pub(crate) fn names_of(skips: &[Skip], layer: usize) -> SkipNames {
+    let named = |end_of: fn(&Skip) -> usize| {
+        let own = skips.iter().filter(|skip| end_of(skip) == layer);
         own.map(|skip| (skip.called.clone(), skip.name.clone())).collect()
     };
-    [named(|skip| skip.to), named(|skip| skip.from)]
+    SkipNames { popped: named(|skip| skip.to), stashed: named(|skip| skip.from) }
 }
 
-/// The skips of a model; every stashed value is popped once, later.
+/// Finds the skips of a model. Refuses one in which a stashed value isn't popped exactly once,
+/// by a later layer.
 pub(crate) fn skips_of(
     layers: &[LayerSpec],
     layer_facts: &[LayerFacts],
 ) -> Result<Vec<Skip>, BuildError> {
+    // The layers whose stashed values haven't been popped yet, by name.
     let mut open: BTreeMap<&str, usize> = BTreeMap::new();
+    // The number of times that each name has been stashed.
     let mut uses: BTreeMap<&str, usize> = BTreeMap::new();
     let mut skips: Vec<Skip> = Vec::new();
     for (index, (layer, facts)) in layers.iter().zip(layer_facts).enumerate() {
@@ -79,7 +85,7 @@ pub(crate) fn skips_of(
     }
 }
 
-/// The chain of stages, and an edge for every pair of other stages with a skip.
+/// Returns the edges: the chain of stages, and one for each pair of other stages with a skip.
 pub(crate) fn edges_of(skips: &[Skip], partition: &Partition) -> Result<Edges, PlanError> {
     skips.iter().try_fold(Edges::chain(partition.parts()), |edges, skip| {
         let (from, to) = (partition.part_of(skip.from), partition.part_of(skip.to));

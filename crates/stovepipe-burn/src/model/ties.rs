@@ -1,9 +1,10 @@
-//! Tied parameters: one parameter that several layers use, such as the embedding of a language model that
-//! is also its output layer.
+//! Tied parameters: one parameter that several layers use, such as the embedding of a language
+//! model that is also its output layer.
 //!
-//! Each use has a copy of its own, with its own leaf and accumulator, on the rank of its layer. At the
-//! end of a step the uses' gradients are added in layer order, on every rank alike, and each copy is
-//! updated with the sum: so copies stay equal to the last bit, wherever the layers are.
+//! Each use has a copy of its own, with its own leaf and accumulator, on the rank of its layer.
+//! At the end of a step the gradients of all uses are added in layer order, on every rank
+//! alike. Each copy is updated with the sum: so copies stay equal to the last bit, on whatever
+//! ranks the layers are.
 
 use crate::error::BuildError;
 use crate::model::layer_spec::{LayerFacts, LayerSpec};
@@ -11,6 +12,7 @@ use crate::model::layer_spec::{LayerFacts, LayerSpec};
 /// One use of a tied parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TiedUse {
+    /// The number of the layer that uses it.
     pub(crate) layer: usize,
     /// The parameter's path in the model.
     pub(crate) path: String,
@@ -19,7 +21,8 @@ pub(crate) struct TiedUse {
 /// The uses of one parameter in the order of their layers. The first one names it.
 pub(crate) type Tie = Vec<TiedUse>;
 
-/// Finds the layers of tied paths.
+/// Finds the layers of tied paths. Refuses unknown paths, paths that are tied twice and shapes
+/// that differ.
 pub(crate) fn ties_of<'a>(
     paths: &[Vec<String>],
     layers: &[LayerSpec],
@@ -36,15 +39,16 @@ pub(crate) fn ties_of<'a>(
                 return refuse(path, "it is tied twice".to_owned());
             }
             known.push(path);
-            let own = |(layer, facts): (usize, &'a LayerFacts)| {
+            let use_in = |(layer, facts): (usize, &'a LayerFacts)| {
                 let rest = path.strip_prefix(&*layers[layer].name)?.strip_prefix('.')?;
                 let float = facts.floats.iter().find(|float| float.path == rest)?;
                 Some((layer, &*float.shape))
             };
-            let Some((layer, shape)) = layer_facts.iter().enumerate().find_map(own) else {
+            let Some((layer, shape)) = layer_facts.iter().enumerate().find_map(use_in) else {
                 return refuse(path, "the model has no such parameter".to_owned());
             };
-            if let Some((first, expected)) = uses.first().filter(|(_, s)| *s != shape) {
+            if let Some((first, expected)) = uses.first().filter(|(_, expected)| *expected != shape)
+            {
                 let problem =
                     format!("its shape is {shape:?}, that of {} {expected:?}", first.path);
                 return refuse(path, problem);

@@ -1,4 +1,4 @@
-//! What ranks in several processes compare before they run anything.
+//! The facts that ranks in several processes compare before they run anything.
 
 use stovepipe_runtime::Agreement;
 
@@ -7,7 +7,7 @@ use crate::pipeline::spec::PipelineSpec;
 use crate::stage::batch::{Task, Values};
 use crate::value::boundary::Boundary;
 
-/// What a pipeline must have in common with those of other processes.
+/// Returns the facts that a pipeline must share with those of the other processes.
 pub(crate) fn agreement_on_model(spec: &PipelineSpec) -> Agreement {
     let PipelineSpec {
         layers,
@@ -19,18 +19,18 @@ pub(crate) fn agreement_on_model(spec: &PipelineSpec) -> Agreement {
         settings,
         ..
     } = spec;
-    let names = layers.iter().zip(layer_facts).map(|(layer, facts)| {
+    let descriptions = layers.iter().zip(layer_facts).map(|(layer, facts)| {
         let floats: Vec<_> = facts.floats.iter().map(|float| (&float.path, &float.shape)).collect();
         (&*layer.name, facts.parameters, floats, &facts.stashes, &facts.pops)
     });
     let tied: Vec<_> = settings.ties.iter().flatten().map(|tied| &tied.path).collect();
     Agreement::new()
         .with("the number of layers", layers.len())
-        .with_fingerprint("the model", (names.collect::<Vec<_>>(), tied))
+        .with_fingerprint("the model", (descriptions.collect::<Vec<_>>(), tied))
         .with("the cut into stages", partition)
         .with("the seed", settings.seed)
         .with("clipping", format_args!("{:?}", settings.clipping))
-        .with("staged updates", settings.atomic_updates)
+        .with("atomic updates", settings.atomic_updates)
         .with("the type of computation", format_args!("{compute_dtype:?}"))
         .with("loss scaling", format_args!("{scaler:?}"))
         .with("metrics", metric_names.join(", "))
@@ -49,7 +49,7 @@ impl Task {
 }
 
 impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
-    /// What processes compare before a call.
+    /// Returns the facts that processes compare before a call.
     pub(crate) fn agreement_on_call(&self, task: &Task, values: &Values) -> Agreement {
         if !self.workers.is_spread() {
             return Agreement::new();

@@ -1,4 +1,5 @@
-//! From a configuration to a specification: what can be refused before a layer is made is refused here.
+//! From a configuration to a specification. Everything that can be refused before a layer is
+//! made is refused here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::stage::settings::StageSettings;
 use crate::value::boundary::Boundary;
 
 impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
-    /// Checks the configuration and cuts the model; no layer is made yet.
+    /// Checks the configuration and cuts the model. No layer is made yet.
     pub(crate) fn assemble(self) -> Result<PipelineSpec, BuildError> {
         let Self { model, settings, .. } = &self;
         let layer_facts = model.check()?;
@@ -59,7 +60,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         let plan = planner.plan(shape.micro_batches)?;
         planner.placement = plan.placement().to_vec();
         if trains && plan.mode() == Mode::Training {
-            // Refuses what can't be recomputed; the rest is only told.
+            // This refuses what can't be recomputed; for the rest there is a warning.
             planner.program(Mode::Training, shape.micro_batches)?;
             for (_, layer, found) in &planner.unreplayable {
                 tracing::warn!(
@@ -72,7 +73,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             }
         }
 
-        // Never used unless the pipeline trains.
+        // The optimizer isn't used unless the pipeline trains.
         let optimizer = settings.optimizer.unwrap_or_else(|| SgdConfig::new().init());
         let (metric_names, metrics): (Vec<_>, Vec<_>) = settings.metrics.into_iter().unzip();
         Ok(PipelineSpec {

@@ -1,4 +1,4 @@
-//! Configuring a pipeline.
+//! The configuration of a pipeline.
 
 use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
@@ -32,9 +32,14 @@ use crate::value::packet::Packet;
 
 /// Configures a [`Pipeline`].
 ///
-/// A backend is required; to train, so are a loss, an optimizer and a learning rate. By default there
-/// is one stage, GPipe, four micro-batches for each rank, no recomputation, and a partition that
-/// balances parameters.
+/// A backend is required; to train, so are a loss, an optimizer and a learning rate. The
+/// defaults:
+///
+/// - one stage;
+/// - the schedule GPipe;
+/// - four micro-batches for each rank;
+/// - no recomputation;
+/// - a partition that balances parameters.
 pub struct Builder<I, O, T = NoLoss> {
     pub(crate) model: Sequential<I, O>,
     pub(crate) settings: Settings,
@@ -57,79 +62,87 @@ impl<I: Boundary, O: Boundary> Builder<I, O> {
 }
 
 impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
-    /// Where the stages run.
+    /// Sets the backend: where the stages run.
     #[must_use]
     pub fn backend(mut self, backend: impl Backend + 'static) -> Self {
         self.settings.backend = Some(Arc::new(backend));
         self
     }
 
-    /// Spreads the pipeline over processes, as many as it has ranks: this one runs the rank that
-    /// `transport`'s endpoint has. By default all ranks are threads of this process.
+    /// Spreads the pipeline over processes, as many as it has ranks.
     ///
-    /// Every process builds the same pipeline and makes the same calls with the same batches; before each,
-    /// processes compare what they are about to do, and all refuse if one differs. A process makes only
-    /// the layers of its own stages. Losses, weights, metrics, norms and predictions are known to all of
-    /// them; [parameters](Pipeline::parameters), [gradients](Pipeline::gradients) and the spans of a
-    /// timeline to the process of their rank, see [`Pipeline::gather`] and
-    /// [`Pipeline::gather_timeline`].
+    /// This process runs the rank that `transport`'s endpoint has. By default all ranks are
+    /// threads of this process.
+    ///
+    /// Every process builds the same pipeline and makes the same calls with the same
+    /// mini-batches. Before each call, processes compare what they are about to do, and all
+    /// refuse if one differs. A process makes only the layers of its own stages.
+    ///
+    /// - All processes know losses, weights, metrics, norms and predictions.
+    /// - Only the process of a rank knows that rank's [parameters](Pipeline::parameters),
+    ///   [gradients](Pipeline::gradients) and spans of a timeline. [`Pipeline::gather`] and
+    ///   [`Pipeline::gather_timeline`] put them together.
     #[must_use]
     pub fn transport(mut self, transport: impl Transport<Packet> + 'static) -> Self {
         self.settings.transport = Some(Arc::new(transport));
         self
     }
 
-    /// How many stages the model is cut into, in all.
+    /// Sets the number of stages that the model is cut into, in all.
     #[must_use]
     pub fn stages(mut self, stages: usize) -> Self {
         self.settings.stages = stages;
         self
     }
 
-    /// How many stages share a rank. Must divide the number of stages. By default what the schedule is
-    /// made for: 2 for schedules that interleave (if it divides the number of stages), otherwise 1.
+    /// Sets the number of stages that share a rank. It must divide the number of stages.
+    ///
+    /// By default it is the number that the schedule is made for: 2 for schedules that
+    /// interleave (if it divides the number of stages), otherwise 1.
     #[must_use]
     pub fn stages_per_rank(mut self, stages_per_rank: usize) -> Self {
         self.settings.stages_per_rank = Some(stages_per_rank);
         self
     }
 
-    /// How many micro-batches a mini-batch is cut into. A smaller batch makes fewer.
+    /// Sets the number of micro-batches that a mini-batch is cut into. A mini-batch of fewer
+    /// samples makes fewer.
     #[must_use]
     pub fn micro_batches(mut self, micro_batches: usize) -> Self {
         self.settings.micro_batches = Some(micro_batches);
         self
     }
 
-    /// In which order the work is done.
+    /// Sets the schedule: in which order the work is done.
     #[must_use]
     pub fn schedule(mut self, schedule: impl Schedule + 'static) -> Self {
         self.settings.schedule = Box::new(schedule);
         self
     }
 
-    /// Which activations are kept and which are recomputed.
+    /// Sets the checkpoint policy: which activations are kept and which are recomputed.
     #[must_use]
     pub fn checkpoint(mut self, policy: impl CheckpointPolicy + 'static) -> Self {
         self.settings.policy = Box::new(policy);
         self
     }
 
-    /// How the layers are cut into stages.
+    /// Sets the partitioner, which cuts the layers into stages.
     #[must_use]
     pub fn partitioner(mut self, partitioner: impl Partitioner + 'static) -> Self {
         self.settings.partitioner = Box::new(partitioner);
         self
     }
 
-    /// What the partitioner balances.
+    /// Sets the costs that the partitioner balances.
     #[must_use]
     pub fn layer_costs(mut self, costs: impl Into<LayerCosts>) -> Self {
         self.settings.costs = costs.into();
         self
     }
 
-    /// Runs as a tuner chose: sets stages, stages per rank, micro-batches, schedule, recomputation and the cut.
+    /// Applies a tuner's choice: sets stages, stages per rank, micro-batches, schedule,
+    /// checkpoint policy and partition.
     ///
     /// ```
     /// use burn::nn::LinearConfig;
@@ -146,7 +159,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
     ///
     /// let model = Sequential::<Tensor<2>>::new()
     ///     .push_module("up", |d| LinearConfig::new(4, 8).init(d), |m, x| m.forward(x))
-    ///     .push_module("down", |d| LinearConfig::new(8, 1).init(d), |m, x: Tensor<2>| m.forward(x));
+    ///     .push_module("down", |d| LinearConfig::new(8, 1).init(d), |m, x| m.forward(x));
     /// let builder = Pipeline::builder(model)
     ///     .backend(Flex)
     ///     .optimizer(SgdConfig::new().init())
@@ -174,72 +187,84 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             .partitioner(Explicit::new(choice.partition.clone()))
     }
 
-    /// Any of Burn's optimizers. Parameter groups go by paths in the whole model.
+    /// Sets the optimizer, any of Burn's. Parameter groups go by paths in the whole model.
     #[must_use]
     pub fn optimizer(mut self, optimizer: impl Into<ModuleOptimizer>) -> Self {
         self.settings.optimizer = Some(optimizer.into());
         self
     }
 
-    /// A constant learning rate, or any of Burn's schedulers; it advances with every successful step.
+    /// Sets the learning rate: a constant, or any of Burn's schedulers. It advances with every
+    /// successful step.
     #[must_use]
     pub fn learning_rate(mut self, rate: impl LrScheduler + 'static) -> Self {
         self.settings.rates = Some(ModuleLrScheduler::new(rate));
         self
     }
 
-    /// Learning rates by parameter group.
+    /// Sets learning rates by parameter group.
     #[must_use]
     pub fn learning_rates(mut self, rates: ModuleLrScheduler) -> Self {
         self.settings.rates = Some(rates);
         self
     }
 
-    /// Keeps gradients from growing too large, over all stages.
+    /// Clips gradients that grow too large, over all stages.
     #[must_use]
     pub fn clip_gradients(mut self, clipping: Clipping) -> Self {
         self.settings.clipping = Some(clipping);
         self
     }
 
-    /// Mixed precision: layers compute in this type of float, parameters, their gradients and the optimizer's
-    /// state stay in the type that they were made in. A layer's parameters are cast once for each update,
-    /// its input, what it pops and what it returns in each forward, so boundaries travel in this type too; losses, metrics and predictions are made
-    /// of outputs cast to at least 32 bits. In 16 bits with few of them for the exponent ([`FloatDType::F16`])
-    /// gradients vanish without [`loss_scaling`](Self::loss_scaling).
+    /// Sets the type of float that layers compute in, for mixed precision.
+    ///
+    /// Parameters, their gradients and the optimizer's state stay in the type that they were
+    /// made in. A layer's parameters are cast once for each update. What it takes, pops and
+    /// returns is cast in each forward, so boundaries travel in this type too. Losses, metrics
+    /// and predictions are made of outputs cast to at least 32 bits.
+    ///
+    /// In a type of 16 bits with few of them for the exponent ([`FloatDType::F16`]) gradients
+    /// vanish without [`loss_scaling`](Self::loss_scaling).
     #[must_use]
     pub fn compute_dtype(mut self, dtype: FloatDType) -> Self {
         self.settings.compute_dtype = Some(dtype);
         self
     }
 
-    /// Scales the loss for the backward, and skips updates whose gradients aren't finite, on all stages
-    /// alike. Without it such an update is made, or refused where gradients are
-    /// [clipped by norm](Clipping::Norm).
+    /// Scales the loss for the backward, so that gradients don't vanish in 16 bits.
+    ///
+    /// A step with a gradient that isn't finite overflows: no stage updates. Without loss
+    /// scaling such an update is made, or refused where gradients are [clipped by
+    /// norm](Clipping::Norm).
     #[must_use]
     pub fn loss_scaling(mut self, scaling: LossScaling) -> Self {
         self.settings.loss_scaling = Some(scaling);
         self
     }
 
-    /// The seed that every layer's initialization and the randomness of its forwards derive theirs from.
+    /// Sets the seed. The seeds of every layer's initialization and of the randomness of its
+    /// forwards derive from it.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.settings.seed = seed;
         self
     }
 
-    /// Computes each update beside the parameters and swaps it in once every stage has succeeded, so
-    /// that even a failure inside the update leaves everything as it was. Costs the memory of a second
-    /// copy of parameters and optimizer state.
+    /// Computes each update next to the parameters and swaps it in once every stage has
+    /// succeeded.
+    ///
+    /// So even a failure inside the update leaves everything as it was. This costs the memory
+    /// of a second copy of parameters and optimizer state.
     #[must_use]
     pub fn atomic_updates(mut self, atomic_updates: bool) -> Self {
         self.settings.atomic_updates = atomic_updates;
         self
     }
 
-    /// Lets the layer of this name be recomputed although it holds a module that draws random numbers or
-    /// counts statistics: for modules that do nothing, such as a dropout of probability 0 inside Burn's
+    /// Lets the layer of this name be recomputed although it holds a module that draws random
+    /// numbers or counts statistics.
+    ///
+    /// This is for modules that do nothing, such as a dropout of probability 0 inside Burn's
     /// attention.
     #[must_use]
     pub fn allow_unreplayable(mut self, layer: impl Into<String>) -> Self {
@@ -247,7 +272,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         self
     }
 
-    /// What is minimized. Metrics are added after it.
+    /// Sets the loss, which is minimized. Metrics are added after it.
     #[must_use]
     pub fn loss<U: Boundary>(self, loss: impl Loss<O, U>) -> Builder<I, O, U> {
         let Self { model, mut settings, .. } = self;
@@ -256,9 +281,11 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         Builder { model, settings, loss, target: PhantomData }
     }
 
-    /// Measures something beside the loss: a sum and a weight like a [`Loss`], averaged over the mini-batch
-    /// and reported by steps and evaluations under this name. It runs on the last stage for each
-    /// micro-batch, and is read from the device once at the end.
+    /// Measures a number besides the loss, and reports it by steps and evaluations under this
+    /// name.
+    ///
+    /// It is a sum and a weight like a [`Loss`], averaged over the mini-batch. It runs on the
+    /// last stage for each micro-batch, and is read from the device once at the end.
     #[must_use]
     pub fn metric(mut self, name: impl Into<String>, metric: impl Loss<O, T>) -> Self
     where
@@ -290,7 +317,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             Some(transport) => Workers::join(setup(Rank::new(process))?, transport)?,
             None => Workers::start(Rank::first(ranks).map(setup).collect::<Result<_, _>>()?)?,
         };
-        // What processes elsewhere share isn't known here.
+        // Devices that processes share aren't known here.
         let shared_devices = if is_local { spec.shared_devices(ranks) } else { Vec::new() };
         for SharedDevice { device, ranks } in &shared_devices {
             tracing::info!(device, ?ranks, "ranks share a device");

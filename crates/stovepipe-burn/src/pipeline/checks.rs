@@ -1,4 +1,4 @@
-//! Checks of a configuration before anything is made.
+//! The checks of a configuration before anything is made.
 
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, FloatDType};
@@ -30,7 +30,7 @@ impl Settings {
     }
 }
 
-/// Refuses a type to compute in that these devices or layers can't.
+/// Refuses a type to compute in that these devices or layers can't use.
 pub(crate) fn check_compute_dtype(
     dtype: Option<FloatDType>,
     devices: &[Device],
@@ -39,13 +39,14 @@ pub(crate) fn check_compute_dtype(
 ) -> Result<(), BuildError> {
     let Some(dtype) = dtype else { return Ok(()) };
     supports(devices, dtype)?;
-    let burns_own = |facts: &LayerFacts| facts.unreplayable.iter().any(|u| u.module == "BatchNorm");
-    match layer_facts.iter().position(burns_own) {
+    let has_burns_batch_norm =
+        |facts: &LayerFacts| facts.unreplayable.iter().any(|found| found.module == "BatchNorm");
+    match layer_facts.iter().position(has_burns_batch_norm) {
         Some(place) => {
             let layer = &layers[place].name;
             let reason = format!(
-                "the running statistics of Burn's BatchNorm in layer `{layer}` would be cast for good: use \
-                 stovepipe's, which converts from it"
+                "the running statistics of Burn's BatchNorm in layer `{layer}` would be cast for \
+                 good: use stovepipe's, which converts from it"
             );
             Err(BuildError::ComputeDtype { dtype, reason })
         }
@@ -65,7 +66,7 @@ fn supports(devices: &[Device], dtype: FloatDType) -> Result<(), BuildError> {
     }
 }
 
-/// The layers whose forward can't be run twice, except those that are allowed to.
+/// Finds the layers whose forward can't be run twice, except those that are allowed to.
 pub(crate) fn unreplayable_layers(
     allowed: &[String],
     layers: &[LayerSpec],

@@ -1,35 +1,37 @@
-//! What the partitioner balances: a cost for each layer.
+//! The costs that the partitioner balances, one for each layer.
 
 use stovepipe_partition::Costs;
 
 use crate::error::BuildError;
 use crate::model::layer_spec::{LayerFacts, LayerSpec};
 
-/// What the partitioner balances.
+/// The costs that the partitioner balances.
 #[derive(Clone, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub enum LayerCosts {
-    /// The number of parameters, which follows the time of layers that are matrix products.
+    /// The number of parameters, which is proportional to the time of layers that are matrix
+    /// products.
     #[default]
     Parameters,
-    /// Every layer costs the same.
+    /// The same cost for every layer.
     Uniform,
-    /// The floating-point operations that each layer [states](crate::Layer::flops). Layers without
-    /// parameters need not: they cost nothing then.
+    /// The floating-point operations that each layer [states](crate::Layer::flops). Layers
+    /// without parameters need not state them: they cost nothing then.
     Flops,
     /// One cost for each layer, in any unit.
     Given(Vec<f64>),
 }
 
 impl From<Costs> for LayerCosts {
-    /// Costs from elsewhere, such as the [times](stovepipe_tune::Profile::times) of a profile.
+    /// Takes costs from elsewhere, such as the [times](stovepipe_tune::Profile::times) of a
+    /// profile.
     fn from(costs: Costs) -> Self {
         Self::Given(costs.as_slice().to_vec())
     }
 }
 
 impl LayerCosts {
-    /// The costs of these layers.
+    /// Returns the costs of these layers.
     pub(crate) fn of_layers(
         &self,
         layers: &[LayerSpec],
@@ -42,14 +44,14 @@ impl LayerCosts {
             )?,
             Self::Uniform => Costs::uniform(count)?,
             Self::Flops => {
-                let stated = layers.iter().zip(layer_facts).map(|(layer, facts)| {
+                let flops = layers.iter().zip(layer_facts).map(|(layer, facts)| {
                     let free = (facts.parameters == 0).then_some(0.0);
                     facts
                         .flops
                         .or(free)
                         .ok_or_else(|| BuildError::NoFlops { layer: layer.name.to_string() })
                 });
-                Costs::new(stated.collect::<Result<Vec<_>, _>>()?)?
+                Costs::new(flops.collect::<Result<Vec<_>, _>>()?)?
             }
             Self::Given(costs) if costs.len() != count => {
                 return Err(BuildError::Costs { found: costs.len(), layers: count });

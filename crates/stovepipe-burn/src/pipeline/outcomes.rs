@@ -1,79 +1,85 @@
-//! What steps, evaluations and the like return.
+//! The results of steps, accumulations, gradients and evaluations.
 
 use std::collections::BTreeMap;
 
 use burn::tensor::TensorData;
 use stovepipe_schedule::Timeline;
 
-/// What one training step did.
+/// The result of one training step.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Step {
     /// The mean loss over the mini-batch, at the parameters before the update.
     pub loss: f64,
-    /// What the mean was over: the sum of the loss's weights.
+    /// The weight of the loss, which the mean was divided by: the sum over all micro-batches.
     pub weight: f64,
-    /// What layers [added](crate::LayerContext::add_loss), divided by the same weight; not part of `loss`.
+    /// The losses that layers [added](crate::LayerContext::add_loss), divided by the same
+    /// weight. They aren't part of `loss`.
     pub added_loss: f64,
     /// The mean of each [metric](crate::Builder::metric).
     pub metrics: BTreeMap<String, f64>,
-    /// The norm of the mean gradient before it was clipped, where it is clipped by its norm or the loss is
-    /// scaled. Mini-batches accumulated before count too.
+    /// The norm of the mean gradient before it was clipped. Mini-batches accumulated before
+    /// count too.
+    ///
+    /// It is known where gradients are clipped by their norm or the loss is scaled.
     pub gradient_norm: Option<f64>,
     /// The base learning rate of the update.
     pub learning_rate: f64,
-    /// What the loss was multiplied by for the backward: see
+    /// The factor that the loss was multiplied by for the backward: see
     /// [`Builder::loss_scaling`](crate::Builder::loss_scaling).
     pub loss_scale: f64,
-    /// Whether there was no update because a gradient wasn't finite.
+    /// Says whether the step overflowed: there was no update because a gradient wasn't finite.
     pub overflowed: bool,
-    /// How many micro-batches there were: fewer than asked for if the batch had fewer samples.
+    /// The number of micro-batches: fewer than asked for if the mini-batch had fewer samples.
     pub micro_batches: usize,
-    /// When every action ran, in seconds.
+    /// The time at which every action ran, in seconds.
     pub timeline: Timeline,
 }
 
-/// What accumulating one mini-batch found.
+/// The result of accumulating one mini-batch.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Accumulation {
     /// The mean loss over the mini-batch.
     pub loss: f64,
-    /// What the mean was over: the sum of the loss's weights.
+    /// The weight of the loss, which the mean was divided by: the sum over all micro-batches.
     pub weight: f64,
-    /// Whether the gradients were forgotten because one wasn't finite, which only
-    /// [loss scaling](crate::Builder::loss_scaling) allows. What was accumulated before is kept.
+    /// Says whether the gradients were forgotten because one wasn't finite.
+    ///
+    /// Only [loss scaling](crate::Builder::loss_scaling) allows that. What was accumulated
+    /// before is kept.
     pub overflowed: bool,
-    /// When every action ran, in seconds.
+    /// The time at which every action ran, in seconds.
     pub timeline: Timeline,
 }
 
-/// What an evaluation found.
+/// The result of an evaluation.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Evaluation {
-    /// The mean loss over the batch.
+    /// The mean loss over the mini-batch.
     pub loss: f64,
-    /// What the mean was over: the sum of the loss's weights.
+    /// The weight of the loss, which the mean was divided by: the sum over all micro-batches.
     pub weight: f64,
-    /// What layers [added](crate::LayerContext::add_loss), divided by the same weight; not part of `loss`.
+    /// The losses that layers [added](crate::LayerContext::add_loss), divided by the same
+    /// weight. They aren't part of `loss`.
     pub added_loss: f64,
     /// The mean of each [metric](crate::Builder::metric).
     pub metrics: BTreeMap<String, f64>,
-    /// When every action ran, in seconds.
+    /// The time at which every action ran, in seconds.
     pub timeline: Timeline,
 }
 
-/// Loss and gradients of a mini-batch.
+/// The loss and the gradients of a mini-batch.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Gradients {
     /// The mean loss over the mini-batch.
     pub loss: f64,
-    /// The gradient of the mean loss by the parameter's path in the model. Parameters that the loss
-    /// doesn't depend on are absent.
+    /// The gradients of the mean loss, by the paths of the parameters in the model. Parameters
+    /// that the loss doesn't depend on are absent.
     pub gradients: BTreeMap<String, TensorData>,
-    /// Whether one isn't finite, which is looked at where the loss is
-    /// [scaled](crate::Builder::loss_scaling): a dynamic scale is smaller the next time.
+    /// Says whether a gradient isn't finite, which is checked where the loss is
+    /// [scaled](crate::Builder::loss_scaling). A dynamic scale is smaller the next time.
     pub overflowed: bool,
 }

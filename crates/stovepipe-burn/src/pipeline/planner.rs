@@ -1,4 +1,4 @@
-//! How mini-batches are run: from schedule and checkpoint policy to the program of a step.
+//! The planner: from a schedule and a checkpoint policy to the program of a step.
 
 use stovepipe_checkpoint::{CheckpointPolicy, lower};
 use stovepipe_schedule::{
@@ -8,21 +8,24 @@ use stovepipe_schedule::{
 use crate::error::BuildError;
 use crate::model::replay::Unreplayable;
 
-/// How mini-batches are run.
+/// The schedule, the checkpoint policy and everything else that a program is made of.
 pub(crate) struct Planner {
     pub(crate) schedule: Box<dyn Schedule>,
     pub(crate) policy: Box<dyn CheckpointPolicy>,
     pub(crate) shape: Shape,
-    /// Layers in each stage.
+    /// The number of layers in each stage.
     pub(crate) layers: Vec<usize>,
+    /// The rank of each stage; empty until the first plan has been made.
     pub(crate) placement: Vec<Rank>,
-    /// The chain and the model's skips.
+    /// The chain, and the edges of the model's skips.
     pub(crate) edges: Edges,
-    /// Layers that can't be recomputed: number, name and why.
+    /// The layers that can't be recomputed: number, name and reason.
     pub(crate) unreplayable: Vec<(usize, String, Unreplayable)>,
 }
 
 impl Planner {
+    /// Plans a step. Refuses a plan of another shape or placement, or one that splits
+    /// backwards.
     pub(crate) fn plan(&self, micro_batches: usize) -> Result<Plan, BuildError> {
         let plan = self.schedule.plan(Shape { micro_batches, ..self.shape })?;
         let refuse = |reason: String| {
@@ -55,20 +58,20 @@ impl Planner {
         Ok(plan)
     }
 
-    /// Refuses to recompute layers whose forward can't be run twice.
+    /// Refuses a retention that drops a layer whose forward can't be run twice.
     fn check_replay(&self, retention: &Retention, micro_batches: usize) -> Result<(), BuildError> {
         for (layer, name, found) in &self.unreplayable {
-            // The stage of the layer, and its place there.
+            // Find the layer's stage, and its place there.
             let (mut stage, mut place) = (0, *layer);
             while place >= self.layers[stage] {
                 place -= self.layers[stage];
                 stage += 1;
             }
-            let drops = |m| {
-                let dropped = retention.of(Stage::new(stage), m).dropped();
+            let drops_layer = |micro_batch| {
+                let dropped = retention.of(Stage::new(stage), micro_batch).dropped();
                 dropped.iter().any(|segment| segment.contains(&place))
             };
-            if MicroBatch::first(micro_batches).any(drops) {
+            if MicroBatch::first(micro_batches).any(drops_layer) {
                 let module = match &*found.path {
                     "" => found.module.to_owned(),
                     path => format!("{} (`{path}`)", found.module),
@@ -80,7 +83,8 @@ impl Planner {
         Ok(())
     }
 
-    /// The program of a step: what is run, in which order, and what is kept for it.
+    /// Makes the program of a step: what is run, in which order, and what is kept until the
+    /// backward.
     pub(crate) fn program(&self, mode: Mode, micro_batches: usize) -> Result<Program, BuildError> {
         let mut plan = self.plan(micro_batches)?;
         if mode == Mode::ForwardOnly {

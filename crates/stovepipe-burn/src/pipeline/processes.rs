@@ -1,5 +1,7 @@
-//! What is different where ranks are processes: what they compare before they run anything, and what they
-//! tell each other beside a step.
+//! The calls of pipelines whose ranks are processes: what processes tell each other in addition
+//! to a step.
+
+use std::ops::Range;
 
 use stovepipe_runtime::StepError;
 use stovepipe_schedule::{Span, Timeline};
@@ -11,15 +13,19 @@ use crate::value::boundary::Boundary;
 use crate::value::packet::Packet;
 
 impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
-    /// The number of this process, which is its rank, or 0 where all ranks are in this process: that of
-    /// process 0 may print what all know.
+    /// Returns the number of this process, which is its rank; 0 where all ranks are in this
+    /// process.
+    ///
+    /// The process of number 0 may print what all know.
     #[must_use]
     pub fn process(&self) -> usize {
         self.process
     }
 
-    /// Every process contributes `bytes`, such as its part of a report, and gets the contributions of all in
-    /// the order of their ranks. A pipeline within one process gets its own.
+    /// Gathers bytes, such as a part of a report, from every process.
+    ///
+    /// Returns the contributions of all in the order of their ranks. A pipeline within one
+    /// process returns its own.
     ///
     /// # Errors
     ///
@@ -28,8 +34,10 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         self.workers.gather(bytes)
     }
 
-    /// Puts together what each process knows of the same step: its own ranks' spans. Their clocks are those
-    /// of their processes, from the moment when all had agreed on the step. Every process has to call it.
+    /// Puts together the timeline of a step from what each process knows: its own rank's spans.
+    ///
+    /// Times are of the clock of each process, and begin when all had agreed on the step. Every
+    /// process has to call it.
     ///
     /// # Errors
     ///
@@ -39,7 +47,10 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
             return Ok(own.clone());
         }
         let rank = self.process;
-        let lines = own.spans(rank).iter().map(|s| format!("{} {} {}\n", s.action, s.start, s.end));
+        let lines = own.spans(rank).iter().map(|span| {
+            let Span { action, start, end } = span;
+            format!("{action} {start} {end}\n")
+        });
         let update = own.update(rank).map(|update| format!("{} {}", update.start, update.end));
         let text = lines.chain(update).collect::<String>();
         let gathered = self.gather(text.into_bytes())?;
@@ -66,8 +77,10 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
     }
 }
 
-type Row = (Vec<Span>, Option<std::ops::Range<f64>>);
+/// The spans of one rank, and the times of its update.
+type Row = (Vec<Span>, Option<Range<f64>>);
 
+/// Reads a line for each span, as `action start end`, and one of two times for the update.
 fn read_row(text: &str) -> Option<Row> {
     let (mut spans, mut update) = (Vec::new(), None);
     for line in text.lines() {

@@ -1,4 +1,4 @@
-//! What a pipeline is configured with besides its model and its loss.
+//! The settings of a pipeline besides its model and its loss.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(crate) struct Settings {
     pub(crate) rates: Option<ModuleLrScheduler>,
     pub(crate) seed: u64,
     pub(crate) atomic_updates: bool,
-    /// Names of layers that may be recomputed although they hold what can't be.
+    /// The names of layers that may be recomputed although they hold modules that can't be.
     pub(crate) allowed: Vec<String>,
     pub(crate) clipping: Option<Clipping>,
     pub(crate) compute_dtype: Option<FloatDType>,
@@ -67,16 +67,16 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The backend, which must have been given.
+    /// Returns the backend, which must have been given.
     pub(crate) fn backend(&self) -> Result<Arc<dyn Backend>, BuildError> {
         self.backend.clone().ok_or(BuildError::Missing { what: "backend", method: "backend" })
     }
 
-    /// Ranks, stages per rank and micro-batches.
+    /// Returns the shape: ranks, stages per rank and micro-batches.
     pub(crate) fn shape(&self) -> Result<Shape, BuildError> {
-        let usual = Some(self.schedule.default_stages_per_rank())
+        let default = Some(self.schedule.default_stages_per_rank())
             .filter(|n| self.stages.is_multiple_of(*n));
-        let stages_per_rank = self.stages_per_rank.or(usual).unwrap_or(1);
+        let stages_per_rank = self.stages_per_rank.or(default).unwrap_or(1);
         for (what, value) in
             [("the number of stages", self.stages), ("stages_per_rank", stages_per_rank)]
         {

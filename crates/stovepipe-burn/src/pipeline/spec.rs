@@ -1,4 +1,4 @@
-//! A pipeline whose parts are known and checked, and not yet made: which rank makes what.
+//! The specification of a pipeline: everything is known and checked, and nothing made yet.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,13 +20,14 @@ use crate::stage::burn_stage::{BurnStage, Carried};
 use crate::stage::routes::Routes;
 use crate::stage::settings::StageSettings;
 
+/// A pipeline that is specified and checked, and not made yet.
 pub(crate) struct PipelineSpec {
     pub(crate) layers: Vec<LayerSpec>,
     pub(crate) layer_facts: Vec<LayerFacts>,
     pub(crate) partition: Partition,
     pub(crate) planner: Planner,
     pub(crate) skips: Vec<Skip>,
-    /// At least one; rank r has number r modulo their number.
+    /// The devices, at least one. Rank r has the one of number r modulo their number.
     pub(crate) devices: Vec<Device>,
     pub(crate) optimizer: ModuleOptimizer,
     pub(crate) compute_dtype: Option<FloatDType>,
@@ -35,12 +36,12 @@ pub(crate) struct PipelineSpec {
     pub(crate) scaler: Option<Scaler>,
     pub(crate) metric_names: Vec<String>,
     pub(crate) settings: StageSettings,
-    /// Of tied parameters that have been made, by the path of their first use.
+    /// The values of tied parameters that have been made, by the path of their first use.
     pub(crate) tied_values: BTreeMap<String, TensorData>,
 }
 
 impl PipelineSpec {
-    /// What each stage will be.
+    /// Describes each stage.
     pub(crate) fn summaries(&self) -> Vec<StageSummary> {
         let summary = |stage: Stage| {
             let range = self.partition.range(stage.index());
@@ -48,7 +49,10 @@ impl PipelineSpec {
             StageSummary {
                 stage,
                 rank,
-                layers: self.layers[range.clone()].iter().map(|b| b.name.to_string()).collect(),
+                layers: self.layers[range.clone()]
+                    .iter()
+                    .map(|layer| layer.name.to_string())
+                    .collect(),
                 parameters: self.layer_facts[range].iter().map(|facts| facts.parameters).sum(),
                 device: self.settings.backend.device_name(self.device(rank)),
             }
@@ -56,11 +60,12 @@ impl PipelineSpec {
         Stage::first(self.partition.parts()).map(summary).collect()
     }
 
+    /// Returns the device of a rank.
     pub(crate) fn device(&self, rank: Rank) -> &Device {
         &self.devices[rank.index() % self.devices.len()]
     }
 
-    /// The devices with several of these ranks, which wait for each other there.
+    /// Finds the devices that several ranks share, on which they wait for each other.
     pub(crate) fn shared_devices(&self, ranks: usize) -> Vec<SharedDevice> {
         let mut found: Vec<(&Device, Vec<Rank>)> = Vec::new();
         for rank in Rank::first(ranks) {
@@ -90,6 +95,7 @@ impl PipelineSpec {
         made
     }
 
+    /// Finds the routes of skip connections of a stage.
     pub(crate) fn routes(&self, stage: Stage) -> Routes {
         Routes::of(stage, &self.planner.edges, &self.skips, &self.partition)
     }
@@ -97,19 +103,22 @@ impl PipelineSpec {
     /// Makes the stages of a rank.
     pub(crate) fn stages(&mut self, rank: Rank) -> Vec<(Stage, BurnStage)> {
         let stages = self.partition.parts();
-        let own = Stage::first(stages).filter(|s| self.planner.placement[s.index()] == rank);
+        let own =
+            Stage::first(stages).filter(|stage| self.planner.placement[stage.index()] == rank);
         let own: Vec<Stage> = own.collect();
         let mut made = Vec::with_capacity(own.len());
         for stage in own {
             let range = self.partition.range(stage.index());
             let mut layers: Vec<_> = range.clone().map(|layer| self.layer(layer, rank)).collect();
             let ties = Arc::clone(&self.settings.ties);
-            for tie in ties.iter().filter(|tie| tie.iter().any(|t| range.contains(&t.layer))) {
+            for tie in ties.iter().filter(|tie| tie.iter().any(|tied| range.contains(&tied.layer)))
+            {
                 let first = &tie[0];
                 if !self.tied_values.contains_key(&first.path) {
                     let parameters = match first.layer.checked_sub(range.start) {
                         Some(place) if place < layers.len() => layers[place].parameters(),
-                        // It may be another process that has it.
+                        // The first use may be in another process, so its layer is made for its
+                        // value only.
                         _ => self.layer(first.layer, rank).parameters(),
                     };
                     self.tied_values.extend(parameters.into_iter().filter(|p| p.0 == first.path));

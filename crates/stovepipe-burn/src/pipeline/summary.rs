@@ -1,29 +1,29 @@
-//! What a built pipeline says of itself.
+//! The descriptions of stages and devices that a built pipeline gives.
 
 use stovepipe_schedule::{Rank, Stage};
 
-/// One stage of a built pipeline.
+/// The description of one stage of a built pipeline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StageSummary {
-    /// The stage.
+    /// The number of the stage.
     pub stage: Stage,
     /// The rank that runs it.
     pub rank: Rank,
-    /// Its layers' names.
+    /// The names of its layers.
     pub layers: Vec<String>,
-    /// Its number of parameters.
+    /// The number of its parameters.
     pub parameters: usize,
-    /// Its device.
+    /// The name of its device.
     pub device: String,
 }
 
-/// A device for which several ranks wait.
+/// A device that several ranks share, on which they wait for each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SharedDevice {
-    /// The device.
+    /// The name of the device.
     pub device: String,
-    /// The ranks.
+    /// The ranks that share it.
     pub ranks: Vec<Rank>,
 }

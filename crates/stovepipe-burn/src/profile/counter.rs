@@ -1,4 +1,4 @@
-//! Counting the bytes that are allocated.
+//! Counters of the bytes that are allocated.
 
 use std::sync::Arc;
 
@@ -8,13 +8,15 @@ use crate::autodiff::tape::free_abandoned;
 use crate::backend::Backend;
 use crate::backend::error::BackendError;
 
-/// Counts the bytes that are allocated, as on the processor a program's allocator can. With the feature
-/// `peak-alloc` the allocator of that crate is one.
+/// Counts the bytes that are allocated. On the processor the allocator of a program can do
+/// that.
+///
+/// With the feature `peak-alloc` the allocator of that crate is one.
 ///
 /// ```
 /// use stovepipe_burn::{Backend, MemoryCounter};
 ///
-/// /// What a backend's device says.
+/// /// A counter that asks a backend's device.
 /// struct OnDevice<B>(B);
 ///
 /// impl<B: Backend> MemoryCounter for OnDevice<B> {
@@ -25,16 +27,18 @@ use crate::backend::error::BackendError;
 /// }
 /// ```
 pub trait MemoryCounter: Send + Sync {
-    /// Allocated now.
+    /// Returns the bytes that are allocated now.
     fn live_bytes(&self) -> u64;
 
-    /// The most that was allocated at once since the last [reset](Self::reset_peak). By default nothing, for
-    /// those who can't tell.
+    /// Returns the most bytes that were allocated at once since the last
+    /// [reset](Self::reset_peak).
+    ///
+    /// By default none, for counters that can't tell.
     fn peak_bytes(&self) -> Option<u64> {
         None
     }
 
-    /// Begins to look for the peak anew.
+    /// Forgets the peak: from now on it is looked for anew.
     fn reset_peak(&self) {}
 }
 
@@ -54,7 +58,7 @@ impl MemoryCounter for peak_alloc::PeakAlloc {
     }
 }
 
-/// What a counter counts on a device, from some moment on.
+/// The bytes that a counter counts on a device, from some moment on.
 pub(crate) struct Count {
     backend: Arc<dyn Backend>,
     device: Device,
@@ -63,6 +67,8 @@ pub(crate) struct Count {
 }
 
 impl Count {
+    /// Begins to count, once the device has done what is queued and what is kept for nothing
+    /// has been freed.
     pub(crate) fn begin(
         backend: &Arc<dyn Backend>,
         device: &Device,
@@ -77,14 +83,16 @@ impl Count {
         Ok(count)
     }
 
-    /// How much more there is than at first.
+    /// Returns the bytes by which the memory in use has grown since the beginning.
     pub(crate) fn more(&self) -> Result<u64, BackendError> {
         self.backend.synchronize(&self.device)?;
         Ok(self.counter.live_bytes().saturating_sub(self.before))
     }
 
-    /// How much more there was at most since the last peak, of which this is the end; nothing if the counter
-    /// can't tell.
+    /// Returns the bytes by which the memory in use had grown at most, since the last call or
+    /// the beginning.
+    ///
+    /// None if the counter can't tell peaks.
     pub(crate) fn most(&self) -> Result<Option<u64>, BackendError> {
         self.backend.synchronize(&self.device)?;
         let most = self.counter.peak_bytes().map(|peak| peak.saturating_sub(self.before));

@@ -1,5 +1,7 @@
-//! Measuring a model layer by layer: what each takes and needs at every size of a micro-batch that may
-//! be run. What is made of it is the business of `stovepipe-tune`.
+//! The measurement of a model, layer by layer: what each layer takes and needs at each size of
+//! a micro-batch.
+//!
+//! What follows from it is computed in `stovepipe-tune`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,10 +17,12 @@ use crate::backend::Backend;
 use crate::backend::rank_job::RankJob;
 use crate::error::{BuildError, ProfileError, StageError};
 use crate::layer::context::SkipValues;
+use crate::loss::erasure::ErasedLoss;
 use crate::model::layer_spec::{LayerSpec, MakeContext};
 use crate::model::skips::skips_of;
 use crate::pipeline::builder::Builder;
 use crate::pipeline::checks::check_compute_dtype;
+use crate::pipeline::settings::Settings;
 use crate::profile::counter::MemoryCounter;
 use crate::profile::profiling::Profiling;
 use crate::profile::subject::{LossAndTargets, Start, Subject, Values};
@@ -27,11 +31,13 @@ use crate::value::packet::Packet;
 use crate::value::part::copied;
 
 impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
-    /// Measures the model's layers on the backend's first device, with the first samples of a batch. The
-    /// loss counts as a part of the last layer.
+    /// Measures the model's layers on the backend's first device, with the first samples of a
+    /// mini-batch.
     ///
-    /// Layers are made a few at a time, and thrown away: whatever is built afterwards starts as if
-    /// nothing had been measured.
+    /// The loss counts as a part of the last layer.
+    ///
+    /// Layers are made a few at a time, and thrown away: whatever is built afterwards starts as
+    /// if nothing had been measured.
     ///
     /// # Errors
     ///
@@ -45,77 +51,97 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
         let layer_facts = self.model.check()?;
         let settings = &self.settings;
         settings.check()?;
-        let missing = |what, method| BuildError::Missing { what, method };
         let backend = settings.backend()?;
         let loss = self.loss.clone().ok_or(missing("loss", "loss"))?;
-        let devices = backend.devices().map_err(BuildError::from)?;
-        let device = devices.first().cloned().ok_or(missing("device", "backend"))?;
+        let device = first_device(&*backend)?;
         let used = std::slice::from_ref(&device);
         check_compute_dtype(settings.compute_dtype, used, &self.model.layers, &layer_facts)?;
-        let cut = |what, packet: Packet| {
-            let samples =
-                packet.samples().map_err(|reason| ProfileError::Batch { what, reason })?;
-            let sizes = &profiling.sizes;
-            if sizes.is_empty() || sizes[0] == 0 || sizes.iter().any(|&size| size > samples) {
-                return Err(ProfileError::Sizes { sizes: sizes.clone(), samples });
-            }
-            Ok(sizes.iter().map(|&size| packet.slice(&(0..size))).collect::<Vec<_>>())
+        let sizes = &profiling.sizes;
+        let inputs = cut_to_sizes("input", &into_packet(input), sizes)?;
+        let targets = cut_to_sizes("target", &into_packet(target), sizes)?;
+        let side = cut_side_inputs(profiling)?;
+        let start = Start {
+            is_first: true,
+            inputs: received(inputs, &*backend, &device)?,
+            skip_values: vec![SkipValues::new(); sizes.len()],
         };
-        let inputs = cut("input", into_packet(input))?;
-        let targets = cut("target", into_packet(target))?;
-        let mut side: Vec<BTreeMap<String, Packet>> = vec![BTreeMap::new(); inputs.len()];
-        for (name, value) in &profiling.side {
-            for (side, piece) in side.iter_mut().zip(cut("side input", value.clone())?) {
-                side.insert(name.clone(), piece);
-            }
-        }
-        let received = inputs.into_iter().map(|packet| backend.receive(packet, &device));
-        let received = received.map(|packet| packet.map(Packet::into_values));
-        let mut values = received.collect::<Result<Values, _>>().map_err(BuildError::from)?;
-
-        let optimizer = settings.optimizer.clone().unwrap_or_else(|| SgdConfig::new().init());
-        let mut rates = settings.rates.clone().unwrap_or_else(|| ModuleLrScheduler::new(1e-3));
-        let rate = rates.step();
-        let atomic_updates = settings.atomic_updates;
-        let bench = Bench {
-            backend,
-            device,
-            seed: settings.seed,
-            optimizer,
-            compute: settings.compute_dtype,
-            rate,
-            atomic_updates,
-            side,
-            profiling,
-        };
-        let count = self.model.layers.len();
         skips_of(&self.model.layers, &layer_facts)?;
-        let mut skip_values: Vec<SkipValues> = values.iter().map(|_| SkipValues::new()).collect();
-        let mut layers = Vec::with_capacity(count);
-        let mut workspace = 0;
-        for layer_specs in self.model.layers.chunks(profiling.together) {
-            if let Some(progress) = &profiling.progress {
-                for (layer_spec, number) in layer_specs.iter().zip(layers.len() + 1..) {
-                    progress(&layer_spec.name, number, count);
-                }
-            }
-            let is_last = layers.len() + layer_specs.len() == count;
-            let loss = is_last.then(|| (Arc::clone(&loss), targets.clone()));
-            let start = Start { is_first: layers.is_empty(), inputs: values, skip_values };
-            if let Some(counter) = &profiling.memory {
-                // A rank needs what the greediest of its layers does.
-                workspace = bench.workspace(layer_specs, &start, &loss, counter)?.max(workspace);
-            }
-            let (measured, end) = bench.measure(layer_specs, start, loss)?;
-            layers.extend(measured);
-            (values, skip_values) = (end.inputs, end.skip_values);
-        }
+        let bench = self.bench(backend, device, side, profiling);
+        let (layers, workspace) = bench.measure_all(&self.model.layers, start, (loss, targets))?;
         let name = format!("{} {}", bench.backend.name(), bench.backend.device_name(&bench.device));
         Ok(Profile::new(name, layers)?.with_workspace(workspace))
     }
+
+    /// Collects what all layers are measured with.
+    fn bench<'a>(
+        &self,
+        backend: Arc<dyn Backend>,
+        device: Device,
+        side: Vec<BTreeMap<String, Packet>>,
+        profiling: &'a Profiling,
+    ) -> Bench<'a> {
+        let Settings { optimizer, rates, seed, compute_dtype, atomic_updates, .. } = &self.settings;
+        let mut rates = rates.clone().unwrap_or_else(|| ModuleLrScheduler::new(1e-3));
+        Bench {
+            backend,
+            device,
+            seed: *seed,
+            optimizer: optimizer.clone().unwrap_or_else(|| SgdConfig::new().init()),
+            compute: *compute_dtype,
+            rate: rates.step(),
+            atomic_updates: *atomic_updates,
+            side,
+            profiling,
+        }
+    }
 }
 
-/// What all layers are measured with.
+/// Says that a builder's method hasn't been called.
+fn missing(what: &'static str, method: &'static str) -> BuildError {
+    BuildError::Missing { what, method }
+}
+
+/// Returns the device that layers are measured on.
+fn first_device(backend: &dyn Backend) -> Result<Device, BuildError> {
+    backend.devices()?.into_iter().next().ok_or(missing("device", "backend"))
+}
+
+/// Cuts the first samples off a packet, as many as each size says. `what` names it in errors.
+fn cut_to_sizes(
+    what: &'static str,
+    packet: &Packet,
+    sizes: &[usize],
+) -> Result<Vec<Packet>, ProfileError> {
+    let samples = packet.samples().map_err(|reason| ProfileError::Batch { what, reason })?;
+    if sizes.is_empty() || sizes[0] == 0 || sizes.iter().any(|&size| size > samples) {
+        return Err(ProfileError::Sizes { sizes: sizes.to_vec(), samples });
+    }
+    Ok(sizes.iter().map(|&size| packet.slice(&(0..size))).collect())
+}
+
+/// Cuts the side inputs likewise, and returns them by size and name.
+fn cut_side_inputs(profiling: &Profiling) -> Result<Vec<BTreeMap<String, Packet>>, ProfileError> {
+    let mut by_size = vec![BTreeMap::new(); profiling.sizes.len()];
+    for (name, value) in &profiling.side {
+        let packets = cut_to_sizes("side input", value, &profiling.sizes)?;
+        for (side, packet) in by_size.iter_mut().zip(packets) {
+            side.insert(name.clone(), packet);
+        }
+    }
+    Ok(by_size)
+}
+
+/// Moves the inputs to the device.
+fn received(
+    inputs: Vec<Packet>,
+    backend: &dyn Backend,
+    device: &Device,
+) -> Result<Values, BuildError> {
+    let received = inputs.into_iter().map(|packet| backend.receive(packet, device));
+    Ok(received.map(|packet| packet.map(Packet::into_values)).collect::<Result<_, _>>()?)
+}
+
+/// The settings that all layers are measured with.
 pub(super) struct Bench<'a> {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) device: Device,
@@ -129,6 +155,43 @@ pub(super) struct Bench<'a> {
 }
 
 impl Bench<'_> {
+    /// Measures all layers, a few at a time.
+    ///
+    /// Returns their profiles, and the bytes that a rank thread keeps for itself: those of the
+    /// layers that need most.
+    fn measure_all(
+        &self,
+        layer_specs: &[LayerSpec],
+        mut start: Start,
+        loss: (Arc<ErasedLoss>, Vec<Packet>),
+    ) -> Result<(Vec<LayerProfile>, u64), ProfileError> {
+        let count = layer_specs.len();
+        let mut layers = Vec::with_capacity(count);
+        let mut workspace = 0;
+        for together in layer_specs.chunks(self.profiling.together) {
+            self.tell_progress(together, layers.len(), count);
+            let is_last = layers.len() + together.len() == count;
+            let loss = is_last.then(|| loss.clone());
+            if let Some(counter) = &self.profiling.memory {
+                workspace = self.workspace(together, &start, &loss, counter)?.max(workspace);
+            }
+            let (measured, end) = self.measure(together, start, loss)?;
+            layers.extend(measured);
+            start = end;
+        }
+        Ok((layers, workspace))
+    }
+
+    /// Tells of the layers that come next, after those that are `done`.
+    fn tell_progress(&self, layer_specs: &[LayerSpec], done: usize, count: usize) {
+        if let Some(progress) = &self.profiling.progress {
+            for (layer_spec, number) in layer_specs.iter().zip(done + 1..) {
+                progress(&layer_spec.name, number, count);
+            }
+        }
+    }
+
+    /// Makes layers and gives them what they begin with.
     pub(super) fn subject(
         &self,
         layer_specs: &[LayerSpec],
@@ -155,7 +218,7 @@ impl Bench<'_> {
         }
     }
 
-    /// What a rank's threads keep for themselves once they have computed.
+    /// Returns the bytes that a rank thread keeps for itself once these layers have run on it.
     pub(super) fn workspace(
         &self,
         layer_specs: &[LayerSpec],
@@ -168,7 +231,8 @@ impl Bench<'_> {
         finished(RankJob::spawn(thread, move || subject.workspace(&counter)), layer_specs)
     }
 
-    /// Measures neighbouring layers, and returns what they make of their inputs.
+    /// Measures neighbouring layers. Returns their profiles, and what the next layers begin
+    /// with.
     pub(super) fn measure(
         &self,
         layer_specs: &[LayerSpec],
@@ -176,16 +240,16 @@ impl Bench<'_> {
         loss: LossAndTargets,
     ) -> Result<(Vec<LayerProfile>, Start), ProfileError> {
         let subject = || self.subject(layer_specs, &start, &loss);
-        let mut others = Others::default();
+        let mut busy_ranks = BusyRanks::default();
         for rank in 1..=self.profiling.busy {
             let thread = self.backend.rank_thread(rank).map_err(BuildError::from)?;
-            others.start(thread, subject());
+            busy_ranks.start(thread, subject());
         }
         let thread = self.backend.rank_thread(0).map_err(BuildError::from)?;
         let (mut subject, profiling, rate) = (subject(), self.profiling.clone(), self.rate.clone());
         let measured = RankJob::spawn(thread, move || {
-            let (mut layers, made) = subject.measure(&profiling, &rate, &others.index)?;
-            drop(others);
+            let (mut layers, made) = subject.measure(&profiling, &rate, &busy_ranks.index)?;
+            drop(busy_ranks);
             if let Some(counter) = &profiling.memory {
                 for index in 0..made.inputs.len() {
                     let found = subject.memory(index, counter)?;
@@ -204,7 +268,7 @@ impl Bench<'_> {
     }
 }
 
-/// What was measured of these layers.
+/// Waits for a measurement of these layers, and names them if it failed.
 fn finished<R>(
     measured: RankJob<Result<R, StageError>>,
     layer_specs: &[LayerSpec],
@@ -220,16 +284,18 @@ fn finished<R>(
     }
 }
 
-/// Threads that run the same layers at the same size meanwhile; they end when this is dropped.
+/// Rank threads that run the same layers at the same size meanwhile. They end when this is
+/// dropped.
 #[derive(Default)]
-struct Others {
+struct BusyRanks {
     stop: Arc<AtomicBool>,
-    /// Which size is measured.
+    /// The number of the size that is measured.
     index: Arc<AtomicUsize>,
     threads: Vec<RankJob<()>>,
 }
 
-impl Others {
+impl BusyRanks {
+    /// Starts a thread that runs layers until this is dropped or they fail.
     fn start(&mut self, thread: Box<dyn RankThread>, mut subject: Subject) {
         let (stop, index) = (Arc::clone(&self.stop), Arc::clone(&self.index));
         self.threads.push(RankJob::spawn(thread, move || {
@@ -240,7 +306,7 @@ impl Others {
     }
 }
 
-impl Drop for Others {
+impl Drop for BusyRanks {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {

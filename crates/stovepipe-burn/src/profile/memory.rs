@@ -1,4 +1,4 @@
-//! What layers hold and need, counted where somebody counts.
+//! The bytes that layers hold and need, where there is a counter.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use crate::error::StageError;
 use crate::layer::context::Pass;
 use crate::parameters::averaging::Averaging;
 use crate::profile::counter::{Count, MemoryCounter};
-use crate::profile::subject::{Ran, Subject, bytes};
+use crate::profile::subject::{LayerForward, Subject, bytes};
 use crate::value::part::copied;
 
 impl Subject {
-    /// What the threads that it runs on keep for themselves.
+    /// Returns the bytes that the thread on which the layers run keeps for itself.
     pub(super) fn workspace(
         &mut self,
         counter: &Arc<dyn MemoryCounter>,
@@ -28,7 +28,7 @@ impl Subject {
         Ok(count.more()?.saturating_sub(copies))
     }
 
-    /// What each layer holds and needs at one size.
+    /// Counts the bytes that each layer holds and needs at one size.
     pub(super) fn memory(
         &mut self,
         index: usize,
@@ -49,25 +49,25 @@ impl Subject {
 
             let taken = copied(&inputs);
             let count = Count::begin(&backend, &device, counter)?;
-            let Ran { outputs: returned, tape, loss } =
+            let LayerForward { outputs: returned, tape, loss } =
                 self.forward(layer, index, taken, Pass::Train, &mut skip_values)?;
             let (grown, forward_bytes) = (count.more()?, count.most()?);
-            // The output is the next layer's input, and not this one's to count.
-            let own = grown.saturating_sub(bytes(&returned));
+            // The output counts as the input of the next layer, and not here.
+            let activation_bytes = grown.saturating_sub(bytes(&returned));
             drop(returned);
 
             inputs = outputs.next().unwrap_or_default();
             let count = Count::begin(&backend, &device, counter)?;
             let gradients = match loss {
                 Some(loss) => loss.backward(1.0),
-                // Of their own, as if they had arrived.
+                // They are copies, as if they had arrived.
                 None => inputs.iter().map(|part| Some(part.duplicate())).collect(),
             };
             let stashed = tape.stashed_values();
             self.layers[layer].backward(tape, gradients, stashed, 1.0)?;
             let backward_bytes = count.most()?;
             found.push(LayerMemory {
-                activations: own.saturating_add(input_bytes),
+                activations: activation_bytes.saturating_add(input_bytes),
                 forward: forward_bytes.unwrap_or(grown),
                 untaped: untaped_bytes.unwrap_or(grown),
                 backward: backward_bytes.unwrap_or(grown),
@@ -77,8 +77,12 @@ impl Subject {
         Ok(found)
     }
 
-    /// For each layer, the most that its update needs beside its parameters, gradients and states, and what
-    /// it adds to them until all layers are updated. Moves the parameters.
+    /// Counts the bytes of each layer's update. Moves the parameters.
+    ///
+    /// For each layer, returns two numbers:
+    ///
+    /// - the most that its update needs besides its parameters, gradients and states;
+    /// - the bytes that it adds to them until all layers are updated.
     pub(super) fn update_memory(
         &mut self,
         rate: &ModuleLearningRate,
@@ -89,15 +93,15 @@ impl Subject {
         for layer in &mut self.layers {
             let count = Count::begin(&self.backend, &self.device, counter)?;
             layer.complete(None);
-            let mut staged = 0;
+            let mut prepared = 0;
             if self.atomic_updates {
                 layer.prepare_update(rate, Averaging::mean(1.0))?;
-                staged = count.more()?;
+                prepared = count.more()?;
             }
             layer.commit(rate, Averaging::mean(1.0))?;
-            let most = count.most()?.unwrap_or(staged);
+            let most = count.most()?.unwrap_or(prepared);
             layer.abandon();
-            found.push((most.saturating_sub(staged), staged));
+            found.push((most.saturating_sub(prepared), prepared));
         }
         Ok(found)
     }

@@ -1,5 +1,7 @@
-//! One rank of a pipeline by itself: its stages are made, the others are played by stand-ins that send what
-//! has been recorded. So a stage of a model that fits nowhere can be tried on a single device.
+//! The rehearsal of one rank of a pipeline, alone.
+//!
+//! Its stages are made; in the place of the others there are stand-ins, which send what has
+//! been recorded. So a stage of a model that no device can hold is tried on a single device.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +19,7 @@ use crate::stage::batch::{Task, Values};
 use crate::value::boundary::{Boundary, into_packet};
 use crate::value::packet::Packet;
 
-/// Which rank [`Builder::rehearse`] runs, and how.
+/// The rank that [`Builder::rehearse`] runs, and the settings.
 #[derive(Clone)]
 pub struct Rehearsal {
     rank: usize,
@@ -27,21 +29,24 @@ pub struct Rehearsal {
 }
 
 impl Rehearsal {
-    /// Two steps of this rank: in the second one the optimizer has its state. The counter says what is
-    /// allocated on the rank's device.
+    /// Rehearses two steps of this rank: in the second one the optimizer has its state.
+    ///
+    /// The counter counts what is allocated on the rank's device.
     #[must_use]
     pub fn new(rank: usize, counter: impl MemoryCounter + 'static) -> Self {
         Self { rank, steps: 2, counter: Arc::new(counter), side: BTreeMap::new() }
     }
 
-    /// So many steps, at least 1.
+    /// Sets the number of steps, at least 1.
     #[must_use]
     pub fn steps(self, steps: usize) -> Self {
         Self { steps: steps.max(1), ..self }
     }
 
-    /// A value that layers ask for by this name, as
+    /// Adds a value that layers ask for by this name, as
     /// [`Pipeline::side_input`](crate::Pipeline::side_input) gives it to steps.
+    ///
+    /// Its first axis is the batch axis.
     #[must_use]
     pub fn side_input(mut self, name: impl Into<String>, value: impl Boundary) -> Self {
         self.side.insert(name.into(), into_packet(value));
@@ -50,14 +55,15 @@ impl Rehearsal {
 }
 
 impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
-    /// Runs training steps of one rank alone, on the device that it has in the pipeline, and returns for
-    /// each the most bytes that were allocated at once beyond what there was before the rank's stages were
-    /// made. The mini-batch itself isn't counted.
+    /// Runs training steps of one rank alone, on the device that it has in the pipeline.
     ///
-    /// What the rank receives is recorded first: layer by layer, so that the whole model is never there, the
-    /// micro-batches run forward, and what crosses a stage's boundaries is kept for it. In the place of
-    /// gradients it receives values of their shapes, and neither scales nor clips its own. Nothing else
-    /// should allocate meanwhile.
+    /// For each step, returns the most bytes that were allocated at once beyond what there was
+    /// before the rank's stages were made. The mini-batch itself isn't counted.
+    ///
+    /// What the rank receives is recorded first. The micro-batches run forward layer by layer,
+    /// so that the whole model is never there, and what crosses a stage's boundaries is kept.
+    /// In the place of gradients the rank receives values of their shapes, and it neither
+    /// scales nor clips its own. Nothing else should allocate meanwhile.
     ///
     /// # Errors
     ///
@@ -80,11 +86,11 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
         let task = Task::Train(rates.ok_or(missing)?.step());
         let (input, target) = (into_packet(input), Some(into_packet(target)));
         let values = Values { input, target, side: side.clone() };
-        // Gradients are made up: nothing may be forgotten or refused because of their size.
+        // The gradients aren't real: nothing may be forgotten or refused because of their size.
         (spec.settings.clipping, spec.settings.forgets_overflows) = (None, false);
         let batch = values.cut(spec.planner.shape.micro_batches, task, 0, 1.0)?;
         let program = Arc::new(spec.planner.program(Mode::Training, batch.inputs.len())?);
-        // Layers may panic.
+        // Layers may panic, so they run on a thread of their own.
         let record = || Traffic::record(&spec, &batch, rank);
         let recorded = std::thread::scope(|scope| scope.spawn(record).join());
         let traffic = Arc::new(recorded.map_err(|_| TrainError::Panicked)??);
@@ -95,7 +101,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
             .collect();
         let backend = Arc::clone(&spec.settings.backend);
         let thread = backend.rank_thread(rank.index()).map_err(BuildError::from)?;
-        // Begins before the stages are made.
+        // The count begins before the stages are made.
         let count = Count::begin(&backend, spec.device(rank), counter);
         let count = Arc::new(count.map_err(BuildError::from)?);
         let stages = spec.stages(rank).into_iter();
@@ -103,7 +109,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
         let stages: Vec<_> = stages.collect();
         let first = stages.first().map_or(Stage::new(0), |(stage, _)| *stage);
         let setup = RankSetup::new(stages, thread);
-        // What arrives takes memory of its own, as if it came from another device.
+        // Arriving packets take memory of their own, as if they came from another device.
         setups.push((rank, setup.with_arrival_hook(|packet: Packet| packet.duplicate())));
         setups.sort_by_key(|(rank, _)| *rank);
         let setups = setups.into_iter().map(|(_, setup)| setup).collect();
@@ -113,7 +119,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
         let mut peaks = Vec::with_capacity(steps);
         for _ in 0..steps {
             workers.step(&program, Arc::clone(&batch))?;
-            // On the rank's own thread, which is the one that its device knows.
+            // This runs on the rank thread, which is the one that the device knows.
             let count = Arc::clone(&count);
             let most = workers.visit(first, move |_| count.most())?;
             peaks.push(most.map_err(BuildError::from)?.ok_or(TrainError::NoPeaks)?);
@@ -122,10 +128,10 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
     }
 }
 
-/// A rank whose stages are all stand-ins.
+/// Sets up a rank whose stages are all stand-ins.
 fn stand_ins(spec: &PipelineSpec, rank: Rank, traffic: &Arc<Traffic>) -> RankSetup<RehearsedStage> {
     let stages = spec.partition.parts();
-    let own = Stage::first(stages).filter(|s| spec.planner.placement[s.index()] == rank);
+    let own = Stage::first(stages).filter(|stage| spec.planner.placement[stage.index()] == rank);
     let stand_in = |stage: Stage| {
         let (routes, traffic) = (spec.routes(stage), Arc::clone(traffic));
         let is_last = stage.index() + 1 == stages;

@@ -22,30 +22,32 @@ pub(super) struct StandIn {
 }
 
 impl StandIn {
-    fn forward(&self, m: usize) -> Vec<Packet> {
-        let own = (!self.is_last).then_some(self.stage + 1);
-        self.traffic.packets(m, own, &self.routes.outgoing, 0)
+    /// Returns the recorded values that go along the outgoing edges.
+    fn forward(&self, micro_batch: usize) -> Vec<Packet> {
+        let place = (!self.is_last).then_some(self.stage + 1);
+        self.traffic.packets(micro_batch, place, &self.routes.outgoing, 0)
     }
 
-    fn backward(&self, m: usize) -> Vec<Packet> {
-        let own = (self.stage > 0).then_some(self.stage);
-        let chain = self.routes.incoming.len().saturating_sub(1);
-        let packets = self.traffic.packets(m, own, &self.routes.incoming, chain);
+    /// Returns values in the place of the gradients that go back along the incoming edges.
+    fn backward(&self, micro_batch: usize) -> Vec<Packet> {
+        let place = (self.stage > 0).then_some(self.stage);
+        let chain_edge = self.routes.incoming.len().saturating_sub(1);
+        let packets = self.traffic.packets(micro_batch, place, &self.routes.incoming, chain_edge);
         packets.iter().map(Packet::as_gradients).collect()
     }
 
+    /// Returns a report with a weight to divide by, on the last stage.
     fn report(&self) -> Report {
-        // A weight to divide by.
         let losses = if self.is_last { vec![(0.0, 1.0)] } else { Vec::new() };
         Report { losses, ..Report::default() }
     }
 }
 
-/// A stage of a rehearsal.
+/// A stage of a rehearsal: one that is real, or a stand-in.
 pub(super) enum RehearsedStage {
-    /// At work.
+    /// A stage of the rehearsed rank, at work.
     Real(Box<BurnStage>),
-    /// Of another rank.
+    /// A stage of another rank.
     StandIn(StandIn),
 }
 
@@ -64,32 +66,36 @@ impl StageCompute for RehearsedStage {
 
     fn forward(
         &mut self,
-        m: MicroBatch,
+        micro_batch: MicroBatch,
         inputs: Vec<Packet>,
         retention: &StageRetention,
     ) -> Result<Vec<Packet>, StageError> {
         match self {
-            Self::Real(stage) => stage.forward(m, inputs, retention),
-            Self::StandIn(stage) => Ok(stage.forward(m.index())),
+            Self::Real(stage) => stage.forward(micro_batch, inputs, retention),
+            Self::StandIn(stage) => Ok(stage.forward(micro_batch.index())),
         }
     }
 
-    fn recompute(&mut self, m: MicroBatch, retention: &StageRetention) -> Result<(), StageError> {
+    fn recompute(
+        &mut self,
+        micro_batch: MicroBatch,
+        retention: &StageRetention,
+    ) -> Result<(), StageError> {
         match self {
-            Self::Real(stage) => stage.recompute(m, retention),
+            Self::Real(stage) => stage.recompute(micro_batch, retention),
             Self::StandIn(_) => Ok(()),
         }
     }
 
     fn backward(
         &mut self,
-        m: MicroBatch,
+        micro_batch: MicroBatch,
         gradients: Vec<Packet>,
         retention: &StageRetention,
     ) -> Result<Vec<Packet>, StageError> {
         match self {
-            Self::Real(stage) => stage.backward(m, gradients, retention),
-            Self::StandIn(stage) => Ok(stage.backward(m.index())),
+            Self::Real(stage) => stage.backward(micro_batch, gradients, retention),
+            Self::StandIn(stage) => Ok(stage.backward(micro_batch.index())),
         }
     }
 

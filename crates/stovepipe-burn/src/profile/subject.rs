@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
-use burn::tensor::Device;
+use burn::tensor::{Device, TensorData};
 use stovepipe_tune::{LayerProfile, Measurement, Time};
 
 use crate::autodiff::erased_layer::ErasedLayer;
@@ -22,18 +22,19 @@ use crate::profile::profiling::Profiling;
 use crate::value::packet::Packet;
 use crate::value::part::{Part, copied};
 
-/// What neighbouring layers begin with.
+/// The values that neighbouring layers begin with.
 pub(super) struct Start {
+    /// Says whether they are the first layers of the model.
     pub(super) is_first: bool,
     pub(super) inputs: Values,
-    /// What was stashed before and is still to be popped, for each size.
+    /// The skip values that were stashed before and are still to be popped, for each size.
     pub(super) skip_values: Vec<SkipValues>,
 }
 
 /// A layer's inputs or outputs, for each size.
 pub(super) type Values = Vec<Vec<Box<dyn Part>>>;
 
-/// The loss, and its targets for each size.
+/// The loss behind the last layer of a model, and its targets for each size.
 pub(super) type LossAndTargets = Option<(Arc<ErasedLoss>, Vec<Packet>)>;
 
 /// Neighbouring layers under measurement.
@@ -42,45 +43,46 @@ pub(super) struct Subject {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) device: Device,
     pub(super) is_first: bool,
-    /// Of the first of them.
+    /// The inputs of the first of them, for each size.
     pub(super) inputs: Values,
     pub(super) skip_values: Vec<SkipValues>,
-    /// Behind the last of them.
+    /// The loss behind the last of them, if they end the model.
     pub(super) loss: LossAndTargets,
     pub(super) atomic_updates: bool,
-    /// Samples of each size.
+    /// The samples of each size.
     pub(super) sizes: Vec<usize>,
-    /// SideInputs inputs of each size.
+    /// The side inputs of each size, by name.
     pub(super) side: Vec<BTreeMap<String, Packet>>,
 }
 
-/// One forward of all layers.
+/// The results of one forward of all layers.
 pub(super) struct Forwards {
-    /// Seconds of each layer.
+    /// The seconds that each layer took.
     pub(super) seconds: Vec<f64>,
     pub(super) tapes: Vec<Tape>,
-    /// What each layer returned.
+    /// The outputs of each layer.
     pub(super) outputs: Vec<Vec<Box<dyn Part>>>,
-    /// What was stashed and not popped.
+    /// The skip values that were stashed and not popped.
     pub(super) skip_values: SkipValues,
     pub(super) loss: Option<LossTape>,
 }
 
-/// One forward of one layer, and of the loss behind it.
-pub(super) struct Ran {
+/// The results of one forward of one layer, and of the loss behind it.
+pub(super) struct LayerForward {
     pub(super) outputs: Vec<Box<dyn Part>>,
     pub(super) tape: Tape,
     pub(super) loss: Option<LossTape>,
 }
 
-/// One forward and backward of all layers: seconds of each, and what each returned.
-pub(super) struct Run {
+/// The results of one forward and one backward of all layers: the seconds that each layer took,
+/// and its outputs.
+pub(super) struct ForwardBackward {
     pub(super) forward: Vec<f64>,
     pub(super) backward: Vec<f64>,
     pub(super) outputs: Vec<Vec<Box<dyn Part>>>,
 }
 
-/// Seconds of one layer at one size, run by run.
+/// The seconds of one layer at one size, run by run.
 #[derive(Default)]
 pub(super) struct Times {
     pub(super) forward: Vec<f64>,
@@ -89,73 +91,43 @@ pub(super) struct Times {
 }
 
 impl Subject {
-    /// What each layer takes and needs but for activations, and what each returned at each size.
+    /// Measures what each layer takes and needs, except activations. Returns that, and what the
+    /// next layers begin with.
     pub(super) fn measure(
         &mut self,
         profiling: &Profiling,
         rate: &ModuleLearningRate,
         current: &AtomicUsize,
     ) -> Result<(Vec<LayerProfile>, Start), StageError> {
-        let count = self.layers.len();
-        let mut measurements: Vec<Vec<Measurement>> = (0..count).map(|_| Vec::new()).collect();
+        let mut measurements: Vec<Vec<Measurement>> =
+            self.layers.iter().map(|_| Vec::new()).collect();
         let mut end = Start { is_first: false, inputs: Vec::new(), skip_values: Vec::new() };
-        for (index, &samples) in profiling.sizes.iter().enumerate() {
+        for index in 0..profiling.sizes.len() {
             current.store(index, Ordering::Relaxed);
-            for _ in 0..profiling.warm_up {
-                self.run(index)?;
-            }
-            let mut times: Vec<Times> = (0..count).map(|_| Times::default()).collect();
-            let mut outputs = Vec::new();
-            for _ in 0..profiling.runs {
-                let Run { forward, backward, outputs: returned } = self.run(index)?;
-                let recompute = self.forwards(index, Pass::Recompute)?.seconds;
-                for (layer, times) in times.iter_mut().enumerate() {
-                    times.forward.push(forward[layer]);
-                    times.recompute.push(recompute[layer]);
-                    times.backward.push(backward[layer]);
-                }
-                outputs = returned;
-            }
-            let mut input_bytes = bytes(&self.inputs[index]);
-            for (layer, (times, outputs)) in times.into_iter().zip(outputs).enumerate() {
-                let output_bytes = bytes(&outputs);
-                measurements[layer].push(Measurement {
-                    samples,
-                    forward: Time::of(times.forward),
-                    recompute: Time::of(times.recompute),
-                    backward: Time::of(times.backward),
-                    input_bytes,
-                    output_bytes,
-                    memory: None,
-                });
-                input_bytes = output_bytes;
+            for (of_layer, measured) in
+                measurements.iter_mut().zip(self.measure_size(index, profiling)?)
+            {
+                of_layer.push(measured);
             }
             let made = self.forwards(index, Pass::Train)?;
             end.inputs.extend(made.outputs.into_iter().next_back());
             end.skip_values.push(made.skip_values);
         }
         let updates = self.updates(profiling.runs, rate)?;
-        self.run(self.inputs.len() - 1)?;
-        let mut optimizer_bytes = Vec::with_capacity(count);
-        for layer in &mut self.layers {
-            layer.complete(None);
-            layer.prepare_update(rate, Averaging::mean(1.0))?;
-            optimizer_bytes.push(layer.staged_state_bytes());
-            layer.abandon();
-        }
+        let optimizer_bytes = self.optimizer_bytes(rate)?;
         self.run(self.inputs.len() - 1)?;
         for layer in &mut self.layers {
             layer.complete(None);
         }
-        let of_host = |data: std::collections::BTreeMap<_, burn::tensor::TensorData>| {
+        let bytes_of = |data: BTreeMap<String, TensorData>| {
             data.values().map(|data| data.as_bytes().len() as u64).sum()
         };
         let measured = self.layers.iter_mut().zip(measurements).zip(updates).zip(optimizer_bytes);
         let profiles =
             measured.map(|(((layer, measurements), update), optimizer_bytes)| LayerProfile {
                 name: layer.name().to_owned(),
-                parameter_bytes: of_host(layer.parameters()) + layer.copy_bytes(),
-                gradient_bytes: of_host(layer.take_gradients(Averaging::mean(1.0))),
+                parameter_bytes: bytes_of(layer.parameters()) + layer.copy_bytes(),
+                gradient_bytes: bytes_of(layer.take_gradients(Averaging::mean(1.0))),
                 optimizer_bytes,
                 update_bytes: 0,
                 staged_bytes: 0,
@@ -165,7 +137,60 @@ impl Subject {
         Ok((profiles.collect(), end))
     }
 
-    /// Seconds of each layer's updates. They move its parameters: to be done last.
+    /// Measures each layer at one size, without its memory.
+    fn measure_size(
+        &mut self,
+        index: usize,
+        profiling: &Profiling,
+    ) -> Result<Vec<Measurement>, StageError> {
+        for _ in 0..profiling.warm_up {
+            self.run(index)?;
+        }
+        let mut times: Vec<Times> = self.layers.iter().map(|_| Times::default()).collect();
+        let mut outputs = Vec::new();
+        for _ in 0..profiling.runs {
+            let ForwardBackward { forward, backward, outputs: returned } = self.run(index)?;
+            let recompute = self.forwards(index, Pass::Recompute)?.seconds;
+            for (layer, times) in times.iter_mut().enumerate() {
+                times.forward.push(forward[layer]);
+                times.recompute.push(recompute[layer]);
+                times.backward.push(backward[layer]);
+            }
+            outputs = returned;
+        }
+        let mut input_bytes = bytes(&self.inputs[index]);
+        let measured = times.into_iter().zip(outputs).map(|(times, outputs)| {
+            let output_bytes = bytes(&outputs);
+            let measurement = Measurement {
+                samples: profiling.sizes[index],
+                forward: Time::of(times.forward),
+                recompute: Time::of(times.recompute),
+                backward: Time::of(times.backward),
+                input_bytes,
+                output_bytes,
+                memory: None,
+            };
+            input_bytes = output_bytes;
+            measurement
+        });
+        Ok(measured.collect())
+    }
+
+    /// Returns the bytes of each layer's optimizer state after an update.
+    fn optimizer_bytes(&mut self, rate: &ModuleLearningRate) -> Result<Vec<u64>, StageError> {
+        self.run(self.inputs.len() - 1)?;
+        let mut optimizer_bytes = Vec::with_capacity(self.layers.len());
+        for layer in &mut self.layers {
+            layer.complete(None);
+            layer.prepare_update(rate, Averaging::mean(1.0))?;
+            optimizer_bytes.push(layer.prepared_state_bytes());
+            layer.abandon();
+        }
+        Ok(optimizer_bytes)
+    }
+
+    /// Returns the seconds of each layer's updates, run by run. They move the parameters, so
+    /// this comes after all other times.
     pub(super) fn updates(
         &mut self,
         runs: usize,
@@ -190,16 +215,16 @@ impl Subject {
     }
 
     /// Runs forward and backward once.
-    pub(super) fn run(&mut self, index: usize) -> Result<Run, StageError> {
+    pub(super) fn run(&mut self, index: usize) -> Result<ForwardBackward, StageError> {
         let Forwards { seconds: forward, tapes, outputs, mut loss, .. } =
             self.forwards(index, Pass::Train)?;
-        // Any values will do for time: the outputs have the right shapes.
+        // For the time any values will do as gradients: the outputs have the right shapes.
         let mut gradients: Vec<_> =
             outputs.last().map(|parts| copied(parts)).into_iter().flatten().map(Some).collect();
         let mut backward = Vec::with_capacity(self.layers.len());
         let mut popped = SkipValues::new();
         for (layer, tape) in self.layers.iter_mut().zip(tapes).rev() {
-            // Of what is popped in later layers than these, too.
+            // Skip values that later layers than these pop get gradients of that kind, too.
             let mut stashed = tape.stashed_values();
             for (name, gradient) in &mut stashed {
                 if let Some(popped) = popped.remove(name) {
@@ -217,10 +242,10 @@ impl Subject {
             popped.extend(done.popped);
         }
         backward.reverse();
-        Ok(Run { forward, backward, outputs })
+        Ok(ForwardBackward { forward, backward, outputs })
     }
 
-    /// Runs forward once, and the loss behind the last layer of all.
+    /// Runs all layers forward once, and the loss behind the last layer of the model.
     pub(super) fn forwards(&mut self, index: usize, pass: Pass) -> Result<Forwards, StageError> {
         let count = self.layers.len();
         let mut done = Forwards {
@@ -233,7 +258,7 @@ impl Subject {
         let mut values = copied(&self.inputs[index]);
         for layer in 0..count {
             let start = Instant::now();
-            let Ran { outputs, tape, loss } =
+            let LayerForward { outputs, tape, loss } =
                 self.forward(layer, index, values, pass, &mut done.skip_values)?;
             values = copied(&outputs);
             done.loss = loss;
@@ -244,7 +269,7 @@ impl Subject {
         Ok(done)
     }
 
-    /// Runs one layer forward, and the loss behind the last of all.
+    /// Runs one layer forward, and the loss behind the last layer of the model.
     pub(super) fn forward(
         &mut self,
         layer: usize,
@@ -252,7 +277,7 @@ impl Subject {
         inputs: Vec<Box<dyn Part>>,
         pass: Pass,
         skip_values: &mut SkipValues,
-    ) -> Result<Ran, StageError> {
+    ) -> Result<LayerForward, StageError> {
         let mode = Forward::Taped { input_gradient: !(self.is_first && layer == 0) };
         let Forwarded { outputs, tape, .. } =
             self.run_layer(layer, index, inputs, (pass, mode), skip_values)?;
@@ -268,9 +293,10 @@ impl Subject {
             None => None,
         };
         self.backend.synchronize(&self.device)?;
-        Ok(Ran { outputs, tape, loss })
+        Ok(LayerForward { outputs, tape, loss })
     }
 
+    /// Runs one layer forward, without a loss; with a tape or without.
     pub(super) fn run_layer(
         &mut self,
         layer: usize,
@@ -294,6 +320,7 @@ impl Subject {
     }
 }
 
+/// Returns the bytes of these parts.
 pub(super) fn bytes(parts: &[Box<dyn Part>]) -> u64 {
     parts.iter().map(|part| part.bytes()).sum()
 }

@@ -1,4 +1,5 @@
-//! What crosses the boundaries of stages, recorded layer by layer, so that a single rank can be run.
+//! The packets that cross the boundaries of stages, recorded layer by layer, so that a single
+//! rank can be run.
 
 use stovepipe_schedule::Rank;
 
@@ -11,16 +12,17 @@ use crate::stage::batch::Batch;
 use crate::stage::routes::{SkipStore, pack};
 use crate::value::packet::Packet;
 
-/// What crosses the boundaries of stages, for each micro-batch.
+/// The packets that cross the boundaries of stages, for each micro-batch.
 pub(super) struct Traffic {
-    /// The input of each stage; of the last one also the output.
+    /// The input of each stage, and after them the output of the last one, each by micro-batch.
     chain: Vec<Vec<Packet>>,
-    /// On skip connections.
+    /// The skip values.
     skips: SkipStore,
 }
 
 impl Traffic {
-    /// Runs all layers forward, of which one is there at a time.
+    /// Runs all layers forward, with one of them made at a time, and records what crosses the
+    /// boundaries.
     pub(super) fn record(
         spec: &PipelineSpec,
         batch: &Batch,
@@ -36,22 +38,25 @@ impl Traffic {
             chain.push(values.clone());
             for layer in spec.partition.range(stage) {
                 let mut layer = spec.layer(layer, rank);
-                for (m, value) in values.iter_mut().enumerate() {
+                for (micro_batch, value) in values.iter_mut().enumerate() {
                     let run = LayerRun {
                         backend: &**backend,
                         device: &device,
                         pass: Pass::Train,
-                        key: ForwardKey { seed: spec.settings.seed, updates: 0, micro_batch: m },
-                        samples: batch.samples[m].clone(),
-                        side: batch.side.get(m),
+                        key: ForwardKey { seed: spec.settings.seed, updates: 0, micro_batch },
+                        samples: batch.samples[micro_batch].clone(),
+                        side: batch.side.get(micro_batch),
                     };
                     let inputs = std::mem::replace(value, Packet::of(Vec::new())).into_values();
-                    let pop = |skip: &str| stashed[m].remove(skip);
+                    let pop = |skip: &str| stashed[micro_batch].remove(skip);
                     let forwarded = run.forward(&mut *layer, inputs, Forward::Untaped, pop);
                     let Forwarded { outputs, stashed: new, .. } = forwarded?;
                     *value = Packet::of(outputs);
-                    skips.extend(new.iter().map(|(skip, v)| ((m, skip.clone()), v.clone())));
-                    stashed[m].extend(new);
+                    skips.extend(
+                        new.iter()
+                            .map(|(skip, value)| ((micro_batch, skip.clone()), value.clone())),
+                    );
+                    stashed[micro_batch].extend(new);
                 }
             }
         }
@@ -59,19 +64,22 @@ impl Traffic {
         Ok(Self { chain, skips })
     }
 
-    /// What goes along the edges of a stage: values behind it, or gradients before it.
+    /// Returns the packets that go along the edges of a stage, behind it or before it.
+    ///
+    /// `place` is the place in the chain of the value that the edge at `chain_edge` carries.
+    /// `routes` names the skip values of each edge.
     pub(super) fn packets(
         &self,
-        m: usize,
-        own: Option<usize>,
+        micro_batch: usize,
+        place: Option<usize>,
         routes: &[Vec<String>],
-        chain: usize,
+        chain_edge: usize,
     ) -> Vec<Packet> {
-        let own = own.map(|place| self.chain[place][m].clone());
+        let chain_packet = place.map(|place| self.chain[place][micro_batch].clone());
         let travelling = routes.iter().flatten().filter_map(|name| {
-            let key = (m, name.clone());
+            let key = (micro_batch, name.clone());
             self.skips.get(&key).map(|value| (key, value.clone()))
         });
-        pack(m, own, routes.to_vec(), chain, &mut travelling.collect())
+        pack(micro_batch, chain_packet, routes.to_vec(), chain_edge, &mut travelling.collect())
     }
 }

@@ -1,4 +1,4 @@
-//! What a step is given: the mini-batch, cut into micro-batches.
+//! The input of a step: the mini-batch, cut into micro-batches.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,23 +10,23 @@ use crate::error::TrainError;
 use crate::stage::split::micro_batch_ranges;
 use crate::value::packet::Packet;
 
-/// What a step is for.
+/// The purpose of a step.
 #[derive(Clone)]
 pub(crate) enum Task {
-    /// Update the parameters at this learning rate.
+    /// Updates the parameters at this learning rate.
     Train(ModuleLearningRate),
-    /// Keep the gradients for the next update.
+    /// Keeps the gradients for the next update.
     Accumulate,
-    /// Compute the gradients and hand them out.
+    /// Computes the gradients and hands them out.
     Gradients,
-    /// Compute the loss.
+    /// Computes the loss.
     Evaluate,
-    /// Hand out the model's output.
+    /// Hands out the model's output.
     Predict,
 }
 
 impl Task {
-    /// Whether a backward follows.
+    /// Returns whether a backward follows the forward.
     pub(crate) fn trains(&self) -> bool {
         matches!(self, Self::Train(_) | Self::Accumulate | Self::Gradients)
     }
@@ -35,21 +35,24 @@ impl Task {
 /// The input of a step: the mini-batch, cut into micro-batches.
 pub(crate) struct Batch {
     pub(crate) task: Task,
-    /// What processes compare.
+    /// The facts that processes compare.
     pub(crate) agreement: Agreement,
-    /// Updates made before this step.
+    /// The number of updates made before this step.
     pub(crate) updates: u64,
-    /// What the loss is multiplied by for the backward.
+    /// The factor that the loss is multiplied by for the backward.
     pub(crate) scale: f64,
+    /// The samples of the mini-batch that each micro-batch holds.
     pub(crate) samples: Vec<Range<usize>>,
+    /// The inputs by micro-batch.
     pub(crate) inputs: Vec<Packet>,
-    /// Empty where no loss is computed.
+    /// The targets by micro-batch; empty where no loss is computed.
     pub(crate) targets: Vec<Packet>,
-    /// By micro-batch and name.
+    /// The side inputs by micro-batch and name.
     pub(crate) side: Vec<BTreeMap<String, Packet>>,
 }
 
 impl Batch {
+    /// Sets the facts that processes compare.
     pub(crate) fn with_agreement(self, agreement: Agreement) -> Self {
         Self { agreement, ..self }
     }
@@ -60,12 +63,15 @@ impl Batch {
 pub(crate) struct Values {
     pub(crate) input: Packet,
     pub(crate) target: Option<Packet>,
-    /// By name.
+    /// The side inputs by name.
     pub(crate) side: BTreeMap<String, Packet>,
 }
 
 impl Values {
-    /// Cuts them into `asked` micro-batches, or fewer if there are fewer samples.
+    /// Cuts the tensors into `asked` micro-batches, or into fewer if there are fewer samples.
+    ///
+    /// Fails if there is no sample, or if target or side inputs have other numbers of samples
+    /// than the input.
     pub(crate) fn cut(
         self,
         asked: usize,
@@ -98,7 +104,7 @@ impl Values {
                 samples,
                 asked,
                 used = ranges.len(),
-                "the batch is smaller than the number of micro-batches"
+                "the mini-batch has fewer samples than micro-batches were asked for"
             );
         }
         let cut = |packet: &Packet| ranges.iter().map(|range| packet.slice(range)).collect();

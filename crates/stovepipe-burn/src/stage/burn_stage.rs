@@ -1,5 +1,5 @@
-//! One stage at work, as the executor sees it. What it does with a micro-batch stands in `run`, how it
-//! ends a step in `update`.
+//! One stage at work, as the executor calls it. The file `run` runs a micro-batch through it,
+//! the file `update` ends its step.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,10 +18,12 @@ use crate::stage::settings::StageSettings;
 use crate::stage::step::StageStep;
 use crate::value::packet::Packet;
 
-/// What a stage hands back.
+/// The results of a step that leave the stage.
 #[derive(Default)]
 pub(crate) struct StageOutput {
+    /// The outputs of the model by micro-batch, on the last stage.
     pub(crate) predictions: Vec<Packet>,
+    /// The gradients by path, if the step was for them.
     pub(crate) gradients: BTreeMap<String, TensorData>,
 }
 
@@ -31,20 +33,22 @@ pub(crate) struct BurnStage {
     pub(crate) device: Device,
     pub(crate) is_first: bool,
     pub(crate) is_last: bool,
-    /// On the last stage, if the pipeline has one.
+    /// The loss, on the last stage of a pipeline that has one.
     pub(crate) loss: Option<Arc<ErasedLoss>>,
     pub(crate) settings: StageSettings,
     pub(crate) routes: Routes,
-    /// Its first layer's number in the model.
+    /// The number of its first layer in the model.
     pub(crate) first_layer: usize,
     pub(crate) carried: Carried,
+    /// The step that runs.
     pub(crate) current: Option<StageStep>,
 }
 
-/// What mini-batches have left since the last update: the sum of their weights, and the scale of their
-/// gradients.
+/// The totals of the mini-batches that were accumulated since the last update.
 pub(crate) struct Carried {
+    /// The sum of the weights of their losses.
     pub(crate) weight: f64,
+    /// The scale of their gradients.
     pub(crate) scale: f64,
 }
 
@@ -55,24 +59,25 @@ impl Default for Carried {
 }
 
 impl BurnStage {
-    /// The parameters by path; tied ones by the path of their first use.
+    /// Copies the parameters to the host, by path; tied ones by the path of their first use.
     pub(crate) fn parameters(&self) -> BTreeMap<String, TensorData> {
         let copies = self.settings.tied_copies();
         let parameters = self.layers.iter().flat_map(|layer| layer.parameters());
         parameters.filter(|(path, _)| !copies.contains(path)).collect()
     }
 
-    /// The step that runs.
+    /// Returns the step that runs.
     pub(super) fn current(&mut self) -> Result<&mut StageStep, StageError> {
         let layers = &self.layers;
         self.current.as_mut().ok_or_else(|| StageError::no_step(first_name(layers)))
     }
 
-    /// Says that what `layer` kept for a micro-batch isn't there.
+    /// Makes the error that what `layer` kept for a micro-batch is missing.
     pub(super) fn gone(&self, layer: usize) -> StageError {
         StageError::gone(self.layers[layer].name())
     }
 
+    /// Hands the queued work to the device.
     fn flush(&self) -> Result<(), StageError> {
         Ok(self.settings.backend.flush(&self.device)?)
     }
@@ -82,7 +87,7 @@ impl BurnStage {
         Ok(self.settings.backend.synchronize(&self.device)?)
     }
 
-    /// A value or a gradient on this stage's device.
+    /// Moves a value or a gradient to this stage's device.
     pub(super) fn receive(&self, packet: Packet) -> Result<Packet, StageError> {
         Ok(self.settings.backend.receive(packet, &self.device)?)
     }

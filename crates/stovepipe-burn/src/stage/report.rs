@@ -1,26 +1,35 @@
-//! What stages tell each other at the end of a step: losses, weights, norms. Added in the order of stages,
-//! layers and micro-batches, never as sums of a stage, so that cutting elsewhere changes no bit.
+//! The report that each stage gives all others at the end of a step: losses, weights, norms.
+//!
+//! Numbers are added in the order of stages, layers and micro-batches, never as sums of a
+//! stage, so that cutting elsewhere changes no bit.
 
 use std::collections::BTreeMap;
 
 use crate::error::StageError;
 
-/// What one stage reports.
+/// The report of one stage.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Report {
     /// The sum of the squared gradients of each layer, where a norm is wanted.
     pub(crate) squared_norms: Vec<f64>,
-    /// What layers add to the loss, layer by layer.
+    /// The losses that layers add, layer by layer.
     pub(crate) added: Vec<f64>,
-    /// On the last stage, sum and weight of the loss of each micro-batch.
+    /// The sum and the weight of the loss of each micro-batch, on the last stage.
     pub(crate) losses: Vec<(f64, f64)>,
-    /// On the last stage, the same of each metric, one after the other.
+    /// The same of each metric, one metric after the other, on the last stage.
     pub(crate) metrics: Vec<(f64, f64)>,
-    /// The gradients of uses of tied parameters, by their number among all uses.
+    /// The gradients of uses of tied parameters, each with its number among all uses.
     pub(crate) tied: Vec<(u64, Vec<f32>)>,
 }
 
 impl Report {
+    /// Writes the report as bytes, all numbers little-endian.
+    ///
+    /// The order:
+    ///
+    /// - the counts of the four lists of floats, as `u64`;
+    /// - squared norms and added losses, then the pairs of losses and metrics, as `f64`;
+    /// - for each tied gradient its number and its length as `u64`, and its values as `f32`.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let Self { squared_norms, added, losses, metrics, tied } = self;
         let counts = [squared_norms.len(), added.len(), losses.len(), metrics.len()];
@@ -36,6 +45,7 @@ impl Report {
         bytes
     }
 
+    /// Reads bytes of [`encode`](Self::encode); none if they are anything else.
     fn decode(mut bytes: &[u8]) -> Option<Self> {
         let mut words = |count: usize| {
             let (taken, rest) = bytes.split_at_checked(count.checked_mul(8)?)?;
@@ -66,7 +76,7 @@ impl Report {
         bytes.is_empty().then_some(report)
     }
 
-    /// Those of all stages, in order.
+    /// Reads the reports of all stages, in their order.
     pub(crate) fn decode_all(reports: &[Vec<u8>]) -> Result<Vec<Self>, StageError> {
         let decode = |(stage, bytes): (usize, &Vec<u8>)| {
             Self::decode(bytes).ok_or(StageError::Report { stage })
@@ -75,23 +85,23 @@ impl Report {
     }
 }
 
-/// Sum and weight of the loss of the whole mini-batch.
-pub(crate) fn mean_of(reports: &[Report]) -> (f64, f64) {
+/// Returns the sum and the weight of the loss of the whole mini-batch.
+pub(crate) fn sum_and_weight_of(reports: &[Report]) -> (f64, f64) {
     let losses = reports.iter().flat_map(|report| &report.losses);
     losses.fold((0.0, 0.0), |(sum, weight), (s, w)| (sum + s, weight + w))
 }
 
-/// A mean; zero where nothing counts.
+/// Divides a sum by its weight; zero where nothing counts.
 pub(crate) fn mean(sum: f64, weight: f64) -> f64 {
     if sum == 0.0 && weight == 0.0 { 0.0 } else { sum / weight }
 }
 
-/// The sum of what layers added to the loss.
+/// Returns the sum of what layers added to the loss.
 pub(crate) fn added_by_layers(reports: &[Report]) -> f64 {
     reports.iter().flat_map(|report| &report.added).sum()
 }
 
-/// The means of the metrics of these names over the whole mini-batch.
+/// Returns the means of the metrics of these names over the whole mini-batch.
 pub(crate) fn metrics_of(reports: &[Report], names: &[String]) -> BTreeMap<String, f64> {
     let Some(last) = reports.last().filter(|last| !last.losses.is_empty()) else {
         return BTreeMap::new();
@@ -99,13 +109,16 @@ pub(crate) fn metrics_of(reports: &[Report], names: &[String]) -> BTreeMap<Strin
     let metrics = names.iter().zip(last.metrics.chunks(last.losses.len()));
     let mean_of_pairs = |pairs: &[(f64, f64)]| {
         let (sum, weight) =
-            pairs.iter().fold((0.0, 0.0), |(s, w), (sum, weight)| (s + sum, w + weight));
+            pairs.iter().fold((0.0, 0.0), |(sum, weight), (s, w)| (sum + s, weight + w));
         mean(sum, weight)
     };
     metrics.map(|(name, pairs)| (name.clone(), mean_of_pairs(pairs))).collect()
 }
 
-/// The norm of the mean gradient over all stages, if layers reported theirs; tied parameters come last.
+/// Returns the norm of the gradient over all stages, divided by `weight`; none if no layer
+/// reported its own.
+///
+/// `tied_squares` is the sum of the squares of tied parameters, which is added last.
 pub(crate) fn norm_of(reports: &[Report], tied_squares: f64, weight: f64) -> Option<f64> {
     let mut squares = reports.iter().flat_map(|report| &report.squared_norms).peekable();
     squares.peek()?;
@@ -129,7 +142,7 @@ mod tests {
         let sent = [first.encode(), last.encode()];
         let read = Report::decode_all(&sent).expect("readable");
         assert_eq!(read, [first, last]);
-        assert_eq!((mean_of(&read), norm_of(&read, 0.0, 2.0)), ((4.0, 2.5), Some(2.5)));
+        assert_eq!((sum_and_weight_of(&read), norm_of(&read, 0.0, 2.0)), ((4.0, 2.5), Some(2.5)));
         assert_eq!(norm_of(&[Report::default()], 0.0, 1.0), None);
         assert_eq!(added_by_layers(&read), 1.0);
         let metrics = metrics_of(&read, &["a".to_owned(), "b".to_owned()]);

@@ -1,4 +1,5 @@
-//! Which skip connections travel along which edges of a stage, and how their values are packed there.
+//! The routes of skip connections along the edges of a stage, and the packing of their values
+//! there.
 
 use std::collections::HashMap;
 
@@ -8,7 +9,7 @@ use stovepipe_schedule::{Edge, Edges, Stage};
 use crate::model::skips::Skip;
 use crate::value::packet::Packet;
 
-/// Which skips travel along the edges of a stage, in the edges' order.
+/// The names of the skips that travel along each edge of a stage, in the order of the edges.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Routes {
     pub(crate) incoming: Vec<Vec<String>>,
@@ -16,8 +17,9 @@ pub(crate) struct Routes {
 }
 
 impl Routes {
+    /// Finds the routes of a stage.
     pub(crate) fn of(stage: Stage, edges: &Edges, skips: &[Skip], partition: &Partition) -> Self {
-        let along = |edge: Edge| {
+        let skips_along = |edge: Edge| {
             let travels = |skip: &&Skip| {
                 partition.part_of(skip.from) == edge.from.index()
                     && partition.part_of(skip.to) == edge.to.index()
@@ -25,47 +27,52 @@ impl Routes {
             skips.iter().filter(travels).map(|skip| skip.name.clone()).collect()
         };
         Self {
-            incoming: edges.incoming(stage).map(along).collect(),
-            outgoing: edges.outgoing(stage).map(along).collect(),
+            incoming: edges.incoming(stage).map(skips_along).collect(),
+            outgoing: edges.outgoing(stage).map(skips_along).collect(),
         }
     }
 }
 
-/// Values of one micro-batch or their gradients on skip connections, by micro-batch and name.
+/// Skip values or their gradients, by micro-batch and name.
 pub(crate) type SkipStore = HashMap<(usize, String), Packet>;
 
-/// Takes apart what came along the edges: returns what the chain's edge, which stands at `chain`, brought
-/// for the chain itself, and sorts in what it and the others brought for skips.
+/// Takes apart the packets that came along the edges of a stage, in the order of the edges.
+///
+/// Returns what the edge of the chain, the one at `chain_edge`, brought for the chain itself.
+/// Puts what this edge and the others brought for skip connections into `skips`.
 pub(crate) fn unpack(
-    m: usize,
+    micro_batch: usize,
     packets: Vec<Packet>,
     routes: Vec<Vec<String>>,
-    chain: usize,
+    chain_edge: usize,
     skips: &mut SkipStore,
 ) -> Option<Packet> {
-    let mut own = None;
+    let mut chain_packet = None;
     for (edge, (names, packet)) in routes.into_iter().zip(packets).enumerate() {
         let mut sections = packet.split().into_iter();
-        if edge == chain {
-            own = sections.next();
+        if edge == chain_edge {
+            chain_packet = sections.next();
         }
-        skips.extend(names.into_iter().map(|name| (m, name)).zip(sections));
+        skips.extend(names.into_iter().map(|name| (micro_batch, name)).zip(sections));
     }
-    own
+    chain_packet
 }
 
-/// Puts together what goes along the edges, the other way round.
+/// Puts together the packets that go along the edges of a stage: the reverse of [`unpack`].
+///
+/// `chain_packet` goes along the edge of the chain, and what `routes` names is taken out of
+/// `skips`.
 pub(crate) fn pack(
-    m: usize,
-    mut own: Option<Packet>,
+    micro_batch: usize,
+    mut chain_packet: Option<Packet>,
     routes: Vec<Vec<String>>,
-    chain: usize,
+    chain_edge: usize,
     skips: &mut SkipStore,
 ) -> Vec<Packet> {
     let mut pack = |(edge, names): (usize, Vec<String>)| {
-        let own = if edge == chain { own.take() } else { None };
-        let skipped = names.into_iter().filter_map(|name| skips.remove(&(m, name)));
-        Packet::join(own.into_iter().chain(skipped).collect())
+        let for_chain = if edge == chain_edge { chain_packet.take() } else { None };
+        let skip_values = names.into_iter().filter_map(|name| skips.remove(&(micro_batch, name)));
+        Packet::join(for_chain.into_iter().chain(skip_values).collect())
     };
     routes.into_iter().enumerate().map(&mut pack).collect()
 }

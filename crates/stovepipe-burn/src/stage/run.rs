@@ -1,5 +1,37 @@
-//! What a stage does with a micro-batch: forwards, segment by segment where activations are dropped, the
-//! loss behind the last layer, backwards, and rebuilding what was dropped.
+//! The way of a micro-batch through a stage: forward, rebuilding of dropped segments, backward.
+//!
+//! Here is a stage of four layers whose segment of layers 1 and 2 is dropped. The loss is there
+//! on the last stage only.
+//!
+//! ```text
+//!  layer           0           1            2          3       loss
+//!                kept      |-- dropped segment --|   kept
+//!
+//!  forward  1 -> 2 tape -> 3 no tape -> 3 no tape -> 2 tape -> 4 -> 5
+//!                          | input kept
+//!  rebuild                 6 tape ----> 6 tape
+//!  backward 9 <- 8 <------ 8 <--------- 8 <--------- 8 <------ 7
+//! ```
+//!
+//! 1. The input arrives along the chain, or comes out of the mini-batch on the first stage.
+//!    Skip values that arrive are put aside.
+//! 2. Layers that are kept run with a tape.
+//! 3. Layers of a dropped segment run without one, and only the segment's input is kept.
+//! 4. On the last stage the loss is computed, with a tape. Where the last layer is in a dropped
+//!    segment, that waits until the segment is rebuilt.
+//! 5. The output and the skip values that later stages pop go along the outgoing edges.
+//! 6. A dropped segment runs again from its kept input, this time with a tape. The last one
+//!    does so when the plan says `R`; the others, or all where there is no `R`, when their
+//!    backward is due.
+//! 7. The gradient of the output comes from the loss, or along the chain from the next stage.
+//!    Gradients of skip values that arrive are put aside.
+//! 8. Layers run backward, the last one first, and each consumes its tape. A layer takes the
+//!    gradients of what it stashed, and puts aside those of what it popped.
+//! 9. The gradient of the input and those of skip values that earlier stages stashed go back
+//!    along the incoming edges.
+//!
+//! Without a backward there are no tapes: all layers run as in 3, keep nothing, and the loss or
+//! the prediction follows.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,74 +52,83 @@ use crate::value::packet::Packet;
 use crate::value::part::{Part, copied};
 
 impl BurnStage {
-    /// Runs a micro-batch forward, and returns what goes along the stage's outgoing edges.
+    /// Runs a micro-batch forward, and returns the packets that go along the outgoing edges.
     pub(super) fn run_forward(
         &mut self,
-        m: usize,
+        micro_batch: usize,
         inputs: Vec<Packet>,
         retention: &StageRetention,
     ) -> Result<Vec<Packet>, StageError> {
         let batch = Arc::clone(&self.current()?.batch);
-        let input = self.input(m, inputs)?.into_values();
+        // 1
+        let input = self.input(micro_batch, inputs)?.into_values();
+        // 2 and 3
         let mut values = if batch.task.trains() {
-            self.run_segments(m, input, retention)?
+            self.run_segments(micro_batch, input, retention)?
         } else {
-            self.run_layers(m, 0..self.layers.len(), input, Pass::Evaluate, false)?
+            self.run_layers(micro_batch, 0..self.layers.len(), input, Pass::Evaluate, false)?
         };
-        // What a segment that was dropped makes of the loss comes when it is rebuilt.
+        // 4. Where the last layer was in a dropped segment, rebuilding it computes the loss.
         if self.is_last && batch.task.trains() {
             if retention.dropped().last().is_none_or(|last| last.end < self.layers.len()) {
-                self.run_loss(m, std::mem::take(&mut values), true)?;
+                self.run_loss(micro_batch, std::mem::take(&mut values), true)?;
             }
         } else if self.is_last && matches!(batch.task, Task::Predict) {
             let output = Packet::of(wide(&std::mem::take(&mut values)));
-            self.current()?.predictions.insert(m, output);
+            self.current()?.predictions.insert(micro_batch, output);
         } else if self.is_last {
-            self.run_loss(m, std::mem::take(&mut values), false)?;
+            self.run_loss(micro_batch, std::mem::take(&mut values), false)?;
         }
+        // 5
         let value = (!self.is_last).then(|| Packet::of(values));
         let routes = self.routes.outgoing.clone();
-        Ok(pack(m, value, routes, 0, &mut self.current()?.skip_values))
+        Ok(pack(micro_batch, value, routes, 0, &mut self.current()?.skip_values))
     }
 
-    /// The stage's input for a micro-batch, on its device; what arrived on skip connections is put aside.
-    fn input(&mut self, m: usize, arrived: Vec<Packet>) -> Result<Packet, StageError> {
+    /// Returns the stage's input for a micro-batch, on its device, and puts arrived skip values
+    /// aside (1).
+    fn input(&mut self, micro_batch: usize, arrived: Vec<Packet>) -> Result<Packet, StageError> {
         let arrived = self.receive_all(arrived)?;
         let input = if self.is_first {
-            let input = self.current()?.batch.inputs.get(m).cloned();
+            let input = self.current()?.batch.inputs.get(micro_batch).cloned();
             input.map(|input| self.receive(input)).transpose()?
         } else {
             let routes = self.routes.incoming.clone();
-            let chain = routes.len().saturating_sub(1);
-            unpack(m, arrived, routes, chain, &mut self.current()?.skip_values)
+            let chain_edge = routes.len().saturating_sub(1);
+            unpack(micro_batch, arrived, routes, chain_edge, &mut self.current()?.skip_values)
         };
         input.ok_or_else(|| self.gone(0))
     }
 
-    /// Runs all layers in training: with tapes, except in the segments that are dropped.
+    /// Runs all layers in training: with tapes (2), except in the segments that are dropped
+    /// (3).
     fn run_segments(
         &mut self,
-        m: usize,
+        micro_batch: usize,
         mut values: Vec<Box<dyn Part>>,
         retention: &StageRetention,
     ) -> Result<Vec<Box<dyn Part>>, StageError> {
         let mut next = 0;
         for segment in retention.dropped().iter().cloned() {
-            values = self.run_layers(m, next..segment.start, values, Pass::Train, true)?;
-            self.current()?.kept_inputs.insert((m, segment.start), copied(&values));
+            // 2
+            values =
+                self.run_layers(micro_batch, next..segment.start, values, Pass::Train, true)?;
+            // 3
+            self.current()?.kept_inputs.insert((micro_batch, segment.start), copied(&values));
             next = segment.end;
-            values = self.run_layers(m, segment, values, Pass::Train, false)?;
+            values = self.run_layers(micro_batch, segment, values, Pass::Train, false)?;
         }
         if !retention.dropped().is_empty() {
             free_abandoned(&self.device);
         }
-        self.run_layers(m, next..self.layers.len(), values, Pass::Train, true)
+        // 2
+        self.run_layers(micro_batch, next..self.layers.len(), values, Pass::Train, true)
     }
 
-    /// Runs layers `range` on `values`; with tapes or without.
+    /// Runs the layers of `range` on `values`, with tapes or without.
     fn run_layers(
         &mut self,
-        m: usize,
+        micro_batch: usize,
         range: Range<usize>,
         mut values: Vec<Box<dyn Part>>,
         pass: Pass,
@@ -99,9 +140,9 @@ impl BurnStage {
             backend: &*Arc::clone(&self.settings.backend),
             device: &self.device.clone(),
             pass,
-            key: ForwardKey { seed, updates: batch.updates, micro_batch: m },
-            samples: batch.samples[m].clone(),
-            side: batch.side.get(m),
+            key: ForwardKey { seed, updates: batch.updates, micro_batch },
+            samples: batch.samples[micro_batch].clone(),
+            side: batch.side.get(micro_batch),
         };
         for index in range {
             let is_model_input = self.is_first && index == 0;
@@ -112,9 +153,9 @@ impl BurnStage {
             };
             let current = self.current.as_mut().ok_or_else(|| StageError::no_step(""))?;
             let pop = |skip: &str| {
-                let key = (m, skip.to_owned());
+                let key = (micro_batch, skip.to_owned());
                 match pass {
-                    // Without a backward nobody needs it again.
+                    // Without a backward the value isn't needed again.
                     Pass::Evaluate => current.skip_values.remove(&key),
                     _ => current.skip_values.get(&key).cloned(),
                 }
@@ -122,114 +163,130 @@ impl BurnStage {
             let Forwarded { outputs, tape, loss, stashed, observations } =
                 run.forward(&mut *self.layers[index], values, mode, pop)?;
             if pass == Pass::Train && !observations.is_empty() {
-                current.observed.insert((index, m), observations);
+                current.observed.insert((index, micro_batch), observations);
             }
             if pass != Pass::Recompute {
-                current.skip_values.extend(stashed.into_iter().map(|(skip, v)| ((m, skip), v)));
+                current
+                    .skip_values
+                    .extend(stashed.into_iter().map(|(skip, value)| ((micro_batch, skip), value)));
             }
             if let Some(tape) = tape {
-                current.tapes.insert((m, index), tape);
+                current.tapes.insert((micro_batch, index), tape);
             }
             if let Some(loss) = loss.filter(|_| pass != Pass::Recompute) {
-                current.added.insert((index, m), loss);
+                current.added.insert((index, micro_batch), loss);
             }
             values = outputs;
         }
         Ok(values)
     }
 
-    /// The loss of a micro-batch; with a tape if a backward follows.
+    /// Computes the loss and the metrics of a micro-batch (4), with a tape if a backward
+    /// follows.
     fn run_loss(
         &mut self,
-        m: usize,
+        micro_batch: usize,
         outputs: Vec<Box<dyn Part>>,
         taped: bool,
     ) -> Result<(), StageError> {
         let loss = self.loss.clone().ok_or(StageError::NoTarget)?;
         let metrics = Arc::clone(&self.settings.metrics);
-        let target = self.current()?.batch.targets.get(m).cloned().ok_or(StageError::NoTarget)?;
+        let target =
+            self.current()?.batch.targets.get(micro_batch).cloned().ok_or(StageError::NoTarget)?;
         let target = self.receive(target)?;
         let current = self.current()?;
         for (number, metric) in metrics.iter().enumerate() {
             let LossSum { sum, weight } = metric(wide(&outputs), target.clone())?;
-            current.metrics.insert((number, m), (sum, weight));
+            current.metrics.insert((number, micro_batch), (sum, weight));
         }
         let result = if taped {
             let (tape, result) = LossTape::record(&*loss, outputs, target)?;
-            current.loss_tapes.insert(m, tape);
+            current.loss_tapes.insert(micro_batch, tape);
             result
         } else {
             loss(wide(&outputs), target)?
         };
         let sum = if taped { result.sum.inner() } else { result.sum };
-        current.losses.insert(m, (sum, result.weight.inner()));
+        current.losses.insert(micro_batch, (sum, result.weight.inner()));
         Ok(())
     }
 
-    /// Rebuilds the activations of a dropped segment from its kept input.
-    pub(super) fn rebuild(&mut self, m: usize, segment: Range<usize>) -> Result<(), StageError> {
-        let inputs = self.current()?.kept_inputs.remove(&(m, segment.start));
+    /// Rebuilds the activations of a dropped segment from its kept input (6).
+    pub(super) fn rebuild(
+        &mut self,
+        micro_batch: usize,
+        segment: Range<usize>,
+    ) -> Result<(), StageError> {
+        let inputs = self.current()?.kept_inputs.remove(&(micro_batch, segment.start));
         let inputs = inputs.ok_or_else(|| self.gone(segment.start))?;
         let ends_model = self.is_last && segment.end == self.layers.len();
-        let outputs = self.run_layers(m, segment, inputs, Pass::Recompute, true)?;
-        if ends_model { self.run_loss(m, outputs, true) } else { Ok(()) }
+        let outputs = self.run_layers(micro_batch, segment, inputs, Pass::Recompute, true)?;
+        if ends_model { self.run_loss(micro_batch, outputs, true) } else { Ok(()) }
     }
 
-    /// Where the tape of `layer` is missing, rebuilds the segment that it belongs to.
+    /// Rebuilds the segment that `layer` belongs to, if its tape is missing (6).
     fn ensure_tape(
         &mut self,
-        m: usize,
+        micro_batch: usize,
         layer: usize,
         retention: &StageRetention,
     ) -> Result<(), StageError> {
-        if self.current()?.tapes.contains_key(&(m, layer)) {
+        if self.current()?.tapes.contains_key(&(micro_batch, layer)) {
             return Ok(());
         }
         let segment = retention.dropped().iter().find(|segment| segment.contains(&layer));
         let segment = segment.cloned().ok_or_else(|| self.gone(layer))?;
-        self.rebuild(m, segment)
+        self.rebuild(micro_batch, segment)
     }
 
-    /// Runs a micro-batch backward, and returns what goes back along the stage's incoming edges.
+    /// Runs a micro-batch backward, and returns the packets that go back along the incoming
+    /// edges.
     pub(super) fn run_backward(
         &mut self,
-        m: usize,
+        micro_batch: usize,
         gradients: Vec<Packet>,
         retention: &StageRetention,
     ) -> Result<Vec<Packet>, StageError> {
         let last = self.layers.len() - 1;
         let scale = self.current()?.batch.scale;
-        self.ensure_tape(m, last, retention)?;
+        // 6. This comes first because rebuilding the last layer may have yet to compute the
+        //    loss.
+        self.ensure_tape(micro_batch, last, retention)?;
+        // 7
         let mut flowing = if self.is_last {
-            let tape = self.current()?.loss_tapes.remove(&m);
+            let tape = self.current()?.loss_tapes.remove(&micro_batch);
             tape.ok_or_else(|| self.gone(last))?.backward(scale)
         } else {
             let (gradients, routes) = (self.receive_all(gradients)?, self.routes.outgoing.clone());
-            let gradient = unpack(m, gradients, routes, 0, &mut self.current()?.skip_gradients);
+            let gradient =
+                unpack(micro_batch, gradients, routes, 0, &mut self.current()?.skip_gradients);
             gradient.ok_or_else(|| self.gone(last))?.into_gradients()
         };
         for layer in (0..=last).rev() {
-            self.ensure_tape(m, layer, retention)?;
-            let tape = self.current()?.tapes.remove(&(m, layer));
+            // 6
+            self.ensure_tape(micro_batch, layer, retention)?;
+            // 8
+            let tape = self.current()?.tapes.remove(&(micro_batch, layer));
             let tape = tape.ok_or_else(|| self.gone(layer))?;
             let current = self.current()?;
             let mut stashed = SkipValues::new();
             for name in tape.stashed() {
-                let gradient = current.skip_gradients.remove(&(m, name.clone()));
+                let gradient = current.skip_gradients.remove(&(micro_batch, name.clone()));
                 stashed.extend(gradient.map(|gradient| (name.clone(), gradient)));
             }
             let Backwarded { inputs, popped } =
                 self.layers[layer].backward(tape, flowing, stashed, scale)?;
             let current = self.current()?;
             for (name, gradient) in popped {
-                current.skip_values.remove(&(m, name.clone()));
-                current.skip_gradients.insert((m, name), gradient);
+                current.skip_values.remove(&(micro_batch, name.clone()));
+                current.skip_gradients.insert((micro_batch, name), gradient);
             }
             flowing = inputs;
         }
+        // 9
         let gradient = (!self.is_first).then(|| Packet::gradients(flowing));
         let routes = self.routes.incoming.clone();
-        let chain = routes.len().saturating_sub(1);
-        Ok(pack(m, gradient, routes, chain, &mut self.current()?.skip_gradients))
+        let chain_edge = routes.len().saturating_sub(1);
+        Ok(pack(micro_batch, gradient, routes, chain_edge, &mut self.current()?.skip_gradients))
     }
 }

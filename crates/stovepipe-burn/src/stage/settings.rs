@@ -1,4 +1,4 @@
-//! What the stages of a pipeline have in common.
+//! The settings that the stages of a pipeline have in common.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,19 +15,19 @@ pub(crate) struct StageSettings {
     pub(crate) atomic_updates: bool,
     pub(crate) seed: u64,
     pub(crate) clipping: Option<Clipping>,
-    /// Whether gradients that aren't finite are forgotten, instead of failing the step.
+    /// Says whether a step whose gradients aren't finite overflows, instead of failing.
     pub(crate) forgets_overflows: bool,
     pub(crate) metrics: Arc<[Box<ErasedLoss>]>,
     pub(crate) ties: Arc<[Tie]>,
 }
 
 impl StageSettings {
-    /// The paths of all uses of tied parameters.
+    /// Returns the paths of all uses of tied parameters.
     pub(crate) fn tied_paths(&self) -> HashSet<String> {
         self.ties.iter().flatten().map(|tied| tied.path.clone()).collect()
     }
 
-    /// The paths of all uses of tied parameters except the first of each.
+    /// Returns the paths of all uses of tied parameters except the first of each.
     pub(crate) fn tied_copies(&self) -> HashSet<String> {
         let copies = self.ties.iter().flat_map(|tie| tie.iter().skip(1));
         copies.map(|tied| tied.path.clone()).collect()

@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
-/// The samples of each micro-batch: sizes differ by at most one, larger ones first; a batch smaller
-/// than `micro_batches` makes as many micro-batches as it has samples.
+/// Returns the samples of each micro-batch, as ranges of the batch axis.
+///
+/// Sizes differ by at most one, larger ones first. A mini-batch of fewer samples than
+/// `micro_batches` makes as many micro-batches as it has samples.
 ///
 /// ```
 /// # use stovepipe_burn::micro_batch_ranges;
@@ -31,10 +33,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uneven_batches() {
-        // Shapes that peers got wrong.
-        let sizes =
-            |samples, m| micro_batch_ranges(samples, m).iter().map(Range::len).collect::<Vec<_>>();
+    fn uneven_batches_make_sizes_that_differ_by_one() {
+        // Sizes that other frameworks got wrong.
+        let sizes = |samples, count| {
+            micro_batch_ranges(samples, count).iter().map(Range::len).collect::<Vec<_>>()
+        };
         assert_eq!(sizes(8, 3), [3, 3, 2]);
         assert_eq!(sizes(7, 4), [2, 2, 2, 1]);
         assert_eq!(sizes(2, 4), [1, 1]);
@@ -43,10 +46,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_sample_is_in_exactly_one_micro_batch(samples in 0usize..200, m in 1usize..50) {
-            let ranges = micro_batch_ranges(samples, m);
+        fn every_sample_is_in_exactly_one_micro_batch(samples in 0usize..200, asked in 1usize..50) {
+            let ranges = micro_batch_ranges(samples, asked);
             prop_assert!(ranges.iter().cloned().flatten().eq(0..samples));
-            prop_assert_eq!(ranges.len(), m.min(samples));
+            prop_assert_eq!(ranges.len(), asked.min(samples));
             let sizes = || ranges.iter().map(Range::len);
             if let (Some(least), Some(most)) = (sizes().min(), sizes().max()) {
                 prop_assert!(least >= 1 && most - least <= 1);

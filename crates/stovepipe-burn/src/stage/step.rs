@@ -1,4 +1,4 @@
-//! What a stage holds while a step runs.
+//! The state of a stage while a step runs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,37 +15,42 @@ use crate::stage::routes::SkipStore;
 use crate::value::packet::Packet;
 use crate::value::part::Part;
 
-/// What a stage holds during a step. Micro-batches, layers and metrics go by their numbers.
+/// The state of a stage during a step. Micro-batches, layers and metrics go by their numbers.
 pub(crate) struct StageStep {
     pub(crate) batch: Arc<Batch>,
-    /// Tapes by micro-batch and layer.
+    /// The tapes of layers, by micro-batch and layer.
     pub(crate) tapes: HashMap<(usize, usize), Tape>,
-    /// Inputs of dropped segments, by micro-batch and first layer.
+    /// The inputs of dropped segments, by micro-batch and first layer.
     pub(crate) kept_inputs: HashMap<(usize, usize), Vec<Box<dyn Part>>>,
+    /// The tapes of the loss, by micro-batch.
     pub(crate) loss_tapes: HashMap<usize, LossTape>,
-    /// Values on skip connections, from when they are stashed or arrive until the backward of the layer
+    /// The skip values, from when they are stashed or arrive until the backward of the layer
     /// that pops them.
     pub(crate) skip_values: SkipStore,
-    /// Their gradients, from that layer until they are sent or the layer that stashed them runs.
+    /// The gradients of skip values, from that backward until they are sent or the layer that
+    /// stashed the value runs backward.
     pub(crate) skip_gradients: SkipStore,
-    /// What layers add to the loss, by layer and micro-batch.
+    /// The losses that layers add, by layer and micro-batch.
     pub(crate) added: BTreeMap<(usize, usize), Tensor<1>>,
-    /// What batch normalizations saw, by layer and micro-batch.
+    /// The observations of batch normalizations, by layer and micro-batch.
     pub(crate) observed: BTreeMap<(usize, usize), Vec<Observation>>,
-    /// By metric and micro-batch.
+    /// The sum and the weight of each metric, by metric and micro-batch.
     pub(crate) metrics: BTreeMap<(usize, usize), (Tensor<1>, Weight)>,
-    /// Sum and weight of each micro-batch, on the last stage.
+    /// The sum and the weight of the loss of each micro-batch, on the last stage.
     pub(crate) losses: BTreeMap<usize, (Tensor<1>, Weight)>,
+    /// The outputs of the model by micro-batch, on the last stage.
     pub(crate) predictions: BTreeMap<usize, Packet>,
-    /// How gradients are averaged, once that is known.
+    /// The averaging of the gradients, once it is known.
     pub(crate) averaging: Averaging,
-    /// Whether gradients aren't finite and are to be forgotten.
+    /// Says whether the step has overflowed: a gradient isn't finite, and all are to be
+    /// forgotten.
     pub(crate) overflowed: bool,
+    /// The averaged gradients by path, if the step is for them.
     pub(crate) gradients: BTreeMap<String, TensorData>,
 }
 
 impl StageStep {
-    /// The beginning of a step.
+    /// Begins a step.
     pub(crate) fn new(batch: Arc<Batch>) -> Self {
         Self {
             batch,

@@ -7,8 +7,10 @@ use burn::tensor::{Device, Tensor, TensorData};
 use crate::model::ties::Tie;
 use crate::stage::report::Report;
 
-/// The sum of the gradients of all uses of each tied parameter, in the order of the layers; none where no
-/// use has one. Added on the host, so that every rank finds the same bits.
+/// Adds the gradients of all uses of each tied parameter, in the order of the layers.
+///
+/// A parameter has no sum where no use has a gradient. The sums are computed on the host, so
+/// that every rank finds the same bits.
 pub(crate) fn tied_sums(ties: &[Tie], reports: &[Report]) -> Vec<Option<Vec<f32>>> {
     let mut gradients: BTreeMap<u64, &Vec<f32>> = BTreeMap::new();
     for report in reports {
@@ -24,7 +26,7 @@ pub(crate) fn tied_sums(ties: &[Tie], reports: &[Report]) -> Vec<Option<Vec<f32>
     ties.iter().map(&mut sum_of_uses).collect()
 }
 
-/// The sum of the squares of these gradients.
+/// Returns the sum of the squares of these gradients.
 pub(crate) fn tied_squared_norm(sums: &[Option<Vec<f32>>]) -> f64 {
     let square = |sum: &Vec<f32>| {
         let data = TensorData::new(sum.clone(), [sum.len()]);

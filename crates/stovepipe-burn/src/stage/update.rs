@@ -1,4 +1,5 @@
-//! How a stage ends a step: it reports, prepares its update with what all report, and commits it.
+//! The end of a step in a stage: its report, the preparation of its update with the reports of
+//! all, the commit.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -11,29 +12,33 @@ use crate::loss::Weight;
 use crate::parameters::averaging::{Averaging, Clipping};
 use crate::stage::batch::Task;
 use crate::stage::burn_stage::{BurnStage, Carried};
-use crate::stage::report::{Report, mean_of, norm_of};
+use crate::stage::report::{Report, norm_of, sum_and_weight_of};
 use crate::stage::tied_gradients::{tied_squared_norm, tied_sums};
 
 impl BurnStage {
-    /// Completes the gradients and says what all stages must know of them.
+    /// Completes the gradients, and reports what all stages must know of them.
     pub(super) fn report(&mut self) -> Result<Report, StageError> {
         let batch = Arc::clone(&self.current()?.batch);
         let task = &batch.task;
-        let keeps = matches!(task, Task::Train(_) | Task::Accumulate);
-        // Those that were carried over may have been made at another scale.
-        let carried = keeps.then_some(batch.scale / self.carried.scale);
+        let keeps_gradients = matches!(task, Task::Train(_) | Task::Accumulate);
+        // Gradients that were carried over may have been made at another scale.
+        let carried = keeps_gradients.then_some(batch.scale / self.carried.scale);
         for layer in &mut self.layers {
             layer.complete(carried);
         }
-        let clips = matches!(self.settings.clipping, Some(Clipping::Norm(_)));
-        let looks = self.settings.forgets_overflows && matches!(task, Task::Gradients);
-        let squared_norms = if looks || keeps && (clips || self.settings.forgets_overflows) {
-            // What isn't finite must not be kept for the next update either.
-            let apart = match task {
+        let clips_by_norm = matches!(self.settings.clipping, Some(Clipping::Norm(_)));
+        let checks_gradients = self.settings.forgets_overflows && matches!(task, Task::Gradients);
+        let squared_norms = if checks_gradients
+            || keeps_gradients && (clips_by_norm || self.settings.forgets_overflows)
+        {
+            // Gradients that are accumulated are checked as well: what isn't finite must not be
+            // kept for the next update. Their tied parameters aren't reported apart, and so
+            // count here.
+            let excluded = match task {
                 Task::Train(_) | Task::Gradients => self.settings.tied_paths(),
                 _ => HashSet::new(),
             };
-            self.layers.iter().map(|layer| layer.squared_norm(&apart)).collect()
+            self.layers.iter().map(|layer| layer.squared_norm(&excluded)).collect()
         } else {
             Vec::new()
         };
@@ -43,7 +48,7 @@ impl BurnStage {
                 tied.extend(self.layers[layer].gradient(&path).map(|g| (number, g)));
             }
         }
-        // Only here and for the norms does the step read from the device.
+        // The step reads from the device only here and for the norms.
         let current = self.current()?;
         let value = |sum: &Tensor<1>| sum.to_data().iter::<f64>().sum::<f64>();
         let pair = |(sum, weight): &(Tensor<1>, Weight)| (value(sum), weight.read());
@@ -56,13 +61,14 @@ impl BurnStage {
         })
     }
 
-    /// Prepares the update: from what all stages report to how gradients are averaged.
+    /// Finds from the reports of all stages how gradients are averaged, and prepares atomic
+    /// updates.
     pub(super) fn prepare_update(&mut self, reports: &[Report]) -> Result<(), StageError> {
-        let (_, weight) = mean_of(reports);
+        let (_, weight) = sum_and_weight_of(reports);
         let batch = Arc::clone(&self.current()?.batch);
-        let updates = matches!(batch.task, Task::Train(_));
-        let weight = if updates { self.carried.weight + weight } else { weight };
-        // A mini-batch without weight is fine if others are added to it.
+        let is_update = matches!(batch.task, Task::Train(_));
+        let weight = if is_update { self.carried.weight + weight } else { weight };
+        // A mini-batch of weight zero is allowed if others are added to it.
         if !(weight.is_finite() && (weight > 0.0 || matches!(batch.task, Task::Accumulate))) {
             return Err(StageError::Weight { weight });
         }
@@ -70,10 +76,10 @@ impl BurnStage {
         for (layer, path, sum) in self.sums_of_uses(&sums) {
             self.layers[layer].set_gradient(&path, sum);
         }
-        // Of the sums: a mini-batch that is accumulated may weigh nothing.
+        // The norm of the sums, since a mini-batch that is accumulated may have no weight.
         let norm = norm_of(reports, tied_squared_norm(&sums), 1.0);
-        let hands_out = matches!(batch.task, Task::Gradients);
-        if let Some(norm) = norm.filter(|norm| !norm.is_finite() && !hands_out) {
+        let hands_out_gradients = matches!(batch.task, Task::Gradients);
+        if let Some(norm) = norm.filter(|norm| !norm.is_finite() && !hands_out_gradients) {
             // All stages see the same norm, and so does the pipeline.
             self.current()?.overflowed = true;
             return match self.settings.forgets_overflows {
@@ -81,7 +87,7 @@ impl BurnStage {
                 false => Err(StageError::Norm { norm }),
             };
         }
-        let clipping = self.settings.clipping.filter(|_| updates);
+        let clipping = self.settings.clipping.filter(|_| is_update);
         let norm = norm.map(|norm| norm / (weight * batch.scale));
         let averaging =
             Averaging { scale: batch.scale, ..Averaging::clipped(weight, clipping, norm) };
@@ -94,7 +100,7 @@ impl BurnStage {
         Ok(())
     }
 
-    /// Puts the update in place, or whatever else the step was for.
+    /// Does what the step was for: updates, carries the gradients over or hands them out.
     pub(super) fn commit_update(&mut self) -> Result<(), StageError> {
         let current = self.current()?;
         if current.overflowed {
@@ -130,7 +136,8 @@ impl BurnStage {
         Ok(())
     }
 
-    /// The uses of tied parameters on this stage: their number among all, layer of the stage and path.
+    /// Returns this stage's uses of tied parameters: the number among all uses, the layer of
+    /// the stage and the path.
     fn tied_uses(&self) -> Vec<(u64, (usize, String))> {
         let uses = self.settings.ties.iter().flatten().enumerate();
         let own = uses.filter_map(|(number, tied)| {
@@ -140,19 +147,22 @@ impl BurnStage {
         own.collect()
     }
 
-    /// The same with the sum for each.
+    /// Returns the layer of the stage, the path and the sum of gradients for each of these
+    /// uses.
+    ///
+    /// Uses of parameters without a gradient are absent.
     fn sums_of_uses<'a>(&self, sums: &'a [Option<Vec<f32>>]) -> Vec<(usize, String, &'a [f32])> {
-        let of_use =
+        let sum_by_use =
             self.settings.ties.iter().zip(sums).flat_map(|(tie, sum)| tie.iter().map(move |_| sum));
-        let of_use: Vec<_> = of_use.collect();
+        let sum_by_use: Vec<_> = sum_by_use.collect();
         let uses = self.tied_uses().into_iter();
         uses.filter_map(|(number, (layer, path))| {
-            Some((layer, path, &**of_use[number as usize].as_ref()?))
+            Some((layer, path, &**sum_by_use[number as usize].as_ref()?))
         })
         .collect()
     }
 
-    /// Moves running statistics by what the step saw.
+    /// Moves running statistics by the observations of the step.
     fn commit_observed(&mut self) -> Result<(), StageError> {
         let mut layers: BTreeMap<usize, Vec<Vec<Observation>>> = BTreeMap::new();
         for ((layer, _), seen) in std::mem::take(&mut self.current()?.observed) {
