@@ -1,6 +1,6 @@
 //! The conformance suite for implementors of [`Backend`](crate::Backend): what a pipeline needs of
-//! a device, checked with models so small that a software renderer trains them in seconds. It checks
-//! the [contract](crate::Backend#contract), not speed.
+//! a device. Its models are so small that a software renderer trains them in seconds. It checks the
+//! [contract](crate::Backend#contract), not speed.
 //!
 //! ```
 //! # use burn::tensor::Device;
