@@ -6,7 +6,8 @@
 //! use stovepipe::burn::tensor::Tensor;
 //! use stovepipe_testkit::{LinearLayers, classifier, embed, same_on_any_cut, train};
 //!
-//! let model = || embed().push_fn("negated", |x: Tensor<3>| x.neg()).head();
+//! let negate = |x: Tensor<3>| x.neg();
+//! let model = || embed().push_fn("once", negate).push_fn("twice", negate).head();
 //! let (losses, _) = same_on_any_cut(|| classifier(model()), train);
 //! assert!(losses[2] < losses[0]);
 //! ```
