@@ -124,7 +124,7 @@ fn choices() -> Result<String> {
 
 /// The program whose commands the documents show.
 fn stovepipe(arguments: &[&str]) -> Result<String> {
-    let run = ["run", "--quiet", "--release", "--package", "stovepipe-cli", "--"];
+    let run = ["run", "--quiet", "--profile=quick", "--package", "stovepipe-cli", "--"];
     cargo(run).args(arguments).read()
 }
 

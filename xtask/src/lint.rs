@@ -67,17 +67,17 @@ pub(crate) const WITHOUT_BURN: [&str; 8] = [
     "stovepipe-cli",
 ];
 
-/// Checks what needs only Rust, and if asked to `all` crates and features.
+/// Checks what needs only Rust, or with `all` every crate and feature.
 pub(crate) fn run(all: bool) -> Result<()> {
     let setting_up = all.then(Setup::all_meanwhile).transpose()?;
     read()?;
-    compiled(&[])?;
     match setting_up {
         Some(setting_up) => {
             setting_up.wait()?;
-            together()
+            compiled(&["--workspace", "--features", EVERYTHING])
         }
         None => {
+            compiled(&[])?;
             eprintln!("what needs wgpu, tch, cuda or mpi is NOT CHECKED: `--all` does that too");
             Ok(())
         }
@@ -85,7 +85,7 @@ pub(crate) fn run(all: bool) -> Result<()> {
 }
 
 /// Checks what is only read, not compiled.
-pub(crate) fn read() -> Result<()> {
+fn read() -> Result<()> {
     cargo(["fmt", "--all", "--check"]).run()?;
     tidy::check()?;
     dependencies()?;
@@ -93,16 +93,11 @@ pub(crate) fn read() -> Result<()> {
     packages::check()
 }
 
-/// Compiles everything.
-pub(crate) fn together() -> Result<()> {
-    compiled(&["--workspace", "--features", EVERYTHING])
-}
-
 /// Compiles the crates that `which` selects.
 pub(crate) fn compiled(which: &[&str]) -> Result<()> {
-    let clippy = cargo(["clippy", "--locked", "--release", "--all-targets"]).args(which);
+    let clippy = cargo(["clippy", "--locked", "--profile=quick", "--all-targets"]).args(which);
     clippy.args(["--", "--deny", "warnings"]).run()?;
-    let doc = cargo(["doc", "--locked", "--release", "--no-deps"]).args(which);
+    let doc = cargo(["doc", "--locked", "--profile=quick", "--no-deps"]).args(which);
     doc.env("RUSTDOCFLAGS", "--deny warnings").run()
 }
 

@@ -11,7 +11,7 @@ mod shell;
 mod test;
 mod tidy;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use backend::Backend;
 use clap::{Parser, Subcommand, ValueEnum};
 use setup::Setup;
@@ -177,14 +177,14 @@ fn main() -> Result<()> {
     }
 }
 
-/// Begins with what needs nothing but Rust, while the rest is installed: what users get by default
-/// is tested as they build it.
+/// Tests what users get by default as they build it, while everything is installed and linted. Then
+/// tests what that has installed.
 fn ci() -> Result<()> {
-    let setting_up = Setup::all_meanwhile()?;
-    lint::read()?;
-    let alone = test::backend(Backend::Flex, &[]);
-    setting_up.wait()?;
-    test::both(alone, test::both(lint::together(), test::together(&[])))
+    let myself = std::env::current_exe()?;
+    let linting = shell::program(myself).args(["lint", "--all"]).meanwhile()?;
+    let default = test::backend(Backend::Flex, &[]);
+    let linted = linting.wait();
+    test::both(linted, test::both(default, test::others(&[])))
 }
 
 fn bench(
@@ -196,9 +196,6 @@ fn bench(
     backend.require()?;
     let mut bench = cargo(["bench", "--bench", benchmark.target()]).args(backend.built());
     bench = bench.args(features.iter().flat_map(|feature| ["--features", feature]));
-    if backend != Backend::Flex {
-        bench = bench.args(at_full_speed()?);
-    }
     bench = bench.args(["--", "--backend", backend.name()]).args(arguments);
     let is_chosen = arguments.iter().any(|argument| argument.starts_with("--torch"));
     if matches!((benchmark, backend), (Benchmark::Stages, Backend::Tch)) && !is_chosen {
@@ -212,30 +209,4 @@ fn bench(
         }
     }
     bench.run()
-}
-
-/// Undoes the settings of Cargo's configuration that hurry the compiling of crates which Flex
-/// doesn't need: those after the comment that begins so.
-fn at_full_speed() -> Result<Vec<String>> {
-    let config = std::fs::read_to_string(shell::root().join(".cargo/config.toml"))?;
-    let (_, hurried) = config.split_once("# Hurried").context("nothing is hurried")?;
-    let hurried = hurried.lines().take_while(|line| !line.starts_with('['));
-    let names = hurried.filter_map(|line| line.split_once(" = { opt-level").map(|(name, _)| name));
-    let speed = |name| format!("--config=profile.release.package.{name}.opt-level=3");
-    Ok(names.map(speed).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn benchmarks_run_at_full_speed() {
-        let settings = at_full_speed().expect("a configuration");
-        let of = |name| {
-            settings.contains(&format!("--config=profile.release.package.{name}.opt-level=3"))
-        };
-        assert!(of("burn-cubecl") && of("naga") && of("tch"));
-        assert!(!of("gemm-c32") && !of("xtask"));
-    }
 }

@@ -8,16 +8,22 @@ use crate::lint::WITHOUT_BURN;
 use crate::setup::Setup;
 use crate::shell::{Run, cargo};
 
-/// Cargo's tests in the release profile, whose build of Burn the examples and benchmarks share.
-/// What fails keeps no other test program from running.
+/// Cargo's tests in a profile. What fails keeps no other test program from running.
 fn tests(profile: &str) -> Run {
     cargo(["test", "--locked", "--no-fail-fast", profile])
 }
 
+/// The profile whose build of Burn the examples and benchmarks share.
+const RELEASE: &str = "--release";
+/// The profile for what has little to compute and much to compile.
+const QUICK: &str = "--profile=quick";
+
 /// Those of a backend; of Flex all that need only Rust.
 pub(crate) fn backend(backend: Backend, filter: &[String]) -> Result<()> {
     backend.require()?;
-    let is_idle = backend == Backend::Cuda && !has_nvidia();
+    if backend == Backend::Flex {
+        return tests(RELEASE).args(["--"]).args(filter).run();
+    }
     let lacks = match backend {
         Backend::Cuda | Backend::TchCuda if !has_nvidia() => Some("NVIDIA device"),
         Backend::TchMps if !cfg!(target_os = "macos") => Some("Mac"),
@@ -27,42 +33,51 @@ pub(crate) fn backend(backend: Backend, filter: &[String]) -> Result<()> {
         let name = backend.name();
         eprintln!("this is no machine with {name} (no {lacks}): training on it is NOT CHECKED");
     }
-    if !is_idle && backend != Backend::Flex {
-        // Tests that are named don't build the programs that they start.
-        let build = cargo(["build", "--locked", "--release", "--example", "char-lm"]);
-        build.args(backend.built()).run()?;
+    if backend != Backend::Cuda || has_nvidia() {
+        example(&backend.built())?;
     }
-    let profile = if is_idle { "--profile=dev" } else { "--release" };
-    tests(profile).args(backend.tested()).args(["--"]).args(filter).run()
+    tests(QUICK).args(backend.tested()).args(["--"]).args(filter).run()
+}
+
+/// Builds the example that a test starts: tests that are named don't do that.
+fn example(built: &[&str]) -> Result<()> {
+    cargo(["build", "--locked", QUICK, "--example", "char-lm"]).args(built).run()
 }
 
 /// Those of a transport.
 pub(crate) fn transport(transport: Transport, filter: &[String]) -> Result<()> {
-    tests("--release").args(["--package", transport.package()]).run()?;
-    let jobs = tests("--release").args(["--features", transport.feature(), "--test", "jobs", "--"]);
+    tests(RELEASE).args(["--package", transport.package()]).run()?;
+    let jobs = tests(RELEASE).args(["--features", transport.feature(), "--test", "jobs", "--"]);
     jobs.args(filter).run()
 }
 
 /// All of them, with whatever they need installed first.
 pub(crate) fn all(filter: &[String]) -> Result<()> {
     let setting_up = Setup::all_meanwhile()?;
-    let alone = backend(Backend::Flex, filter);
+    let default = backend(Backend::Flex, filter);
     setting_up.wait()?;
-    both(alone, together(filter))
+    both(default, others(filter))
 }
 
-/// Those that Burn has a part in, once more with every backend and transport in one build.
-pub(crate) fn together(filter: &[String]) -> Result<()> {
+/// Those that need more than Rust: of transports, and of all backends in one build.
+pub(crate) fn others(filter: &[String]) -> Result<()> {
+    both(transport(Transport::Mpi, filter), backends(filter))
+}
+
+fn backends(filter: &[String]) -> Result<()> {
     let excluded = WITHOUT_BURN.iter().filter(|name| **name != "stovepipe-mpi");
     let excluded = excluded.chain(&["xtask"]).flat_map(|name| ["--exclude", name]);
-    tests("--release")
-        .args(["--workspace", "--features", EVERYTHING])
-        .args(excluded)
-        // What must be there, software renderers included.
-        .env("STOVEPIPE_BACKENDS", "flex,wgpu,tch")
-        .args(["--"])
-        .args(filter)
-        .run()
+    let together: Vec<&str> =
+        ["--workspace", "--features", EVERYTHING].into_iter().chain(excluded).collect();
+    example(&together)?;
+    let named = ["tch", "wgpu", "cuda", "backends", "char_lm"];
+    let run = |which: &[&str]| {
+        let run = tests(QUICK).args(&together).args(which);
+        // Backends that must be there, software renderers included.
+        run.env("STOVEPIPE_BACKENDS", "flex,wgpu,tch").args(["--"]).args(filter).run()
+    };
+    let programs: Vec<&str> = named.iter().flat_map(|name| ["--test", name]).collect();
+    both(run(&programs), run(&["--doc"]))
 }
 
 /// The first failure doesn't hide the second.
