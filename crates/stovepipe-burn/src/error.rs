@@ -3,13 +3,15 @@
 use burn::tensor::FloatDType;
 use stovepipe_checkpoint::PolicyError;
 use stovepipe_partition::PartitionError;
-use stovepipe_runtime::StepError;
+use stovepipe_runtime::{Cause, StepError};
 use stovepipe_schedule::PlanError;
 use stovepipe_transport::WireError;
 use stovepipe_tune::TuneError;
 
 use crate::backend::error::BackendError;
 use crate::value::boundary::BoundaryError;
+
+pub(crate) mod panic;
 
 /// The reasons why a pipeline can't be built.
 #[derive(Debug, thiserror::Error)]
@@ -178,6 +180,22 @@ pub enum BuildError {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StageError {
+    /// A layer panicked.
+    #[error("layer `{layer}` panicked: {message}")]
+    LayerPanicked {
+        /// The layer.
+        layer: String,
+        /// The message of the panic.
+        message: String,
+    },
+    /// The loss or a metric panicked.
+    #[error("{what} panicked: {message}")]
+    LossPanicked {
+        /// The words for it: the loss, or the metric and its name.
+        what: String,
+        /// The message of the panic.
+        message: String,
+    },
     /// A value of the wrong type arrived.
     #[error("layer `{layer}` {source}")]
     Boundary {
@@ -253,6 +271,19 @@ pub enum StageError {
 }
 
 impl StageError {
+    /// Returns the name of the layer that failed, if a layer did.
+    #[must_use]
+    pub fn layer(&self) -> Option<&str> {
+        match self {
+            Self::LayerPanicked { layer, .. }
+            | Self::Boundary { layer, .. }
+            | Self::Shape { layer, .. }
+            | Self::Stash { layer, .. }
+            | Self::Order { layer, .. } => Some(layer),
+            _ => None,
+        }
+    }
+
     /// Says that the executor asked for an action before a step has begun.
     pub(crate) fn no_step(layer: &str) -> Self {
         Self::Order { layer: layer.to_owned(), problem: "no step has begun" }
@@ -339,6 +370,30 @@ pub enum TrainError {
     /// The model's output can't be sent to the other processes.
     #[error("the model's output can't be shared: {0}")]
     Wire(#[from] WireError),
+}
+
+impl TrainError {
+    /// Returns the name of the layer that failed, if a layer of this process did.
+    ///
+    /// Where ranks are processes, the others have the name only in the text of the error.
+    ///
+    /// ```
+    /// use stovepipe_burn::{StageError, TrainError};
+    ///
+    /// let panicked =
+    ///     StageError::LayerPanicked { layer: "up".to_owned(), message: "why".to_owned() };
+    /// assert_eq!(TrainError::from(panicked).layer(), Some("up"));
+    /// ```
+    #[must_use]
+    pub fn layer(&self) -> Option<&str> {
+        match self {
+            Self::Stage(error) => error.layer(),
+            Self::Step(StepError::Stage { cause: Cause::Error(error), .. }) => {
+                error.downcast_ref::<StageError>()?.layer()
+            }
+            _ => None,
+        }
+    }
 }
 
 /// The reasons why a model can't be measured.

@@ -54,7 +54,7 @@ pub trait Layer: Module + 'static {
     /// # Panics
     ///
     /// May panic, as tensor operations do on wrong shapes. The step then ends with an error
-    /// that names the stage, and nothing is updated.
+    /// that names the layer and its stage, and nothing is updated.
     fn forward(&self, input: Self::Input, context: &mut LayerContext<'_>) -> Self::Output;
 
     /// Returns the names of the values that every forward [stashes](LayerContext::stash) for a

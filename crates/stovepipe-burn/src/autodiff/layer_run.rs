@@ -42,6 +42,6 @@ impl LayerRun<'_> {
             let value = pop(skip).ok_or_else(|| StageError::gone(&name))?;
             context.popped.insert(skip.clone(), value);
         }
-        layer.forward(inputs, &mut context, mode)
+        layer.guarded(|layer| layer.forward(inputs, &mut context, mode))
     }
 }

@@ -277,7 +277,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
     pub fn loss<U: Boundary>(self, loss: impl Loss<O, U>) -> Builder<I, O, U> {
         let Self { model, mut settings, .. } = self;
         settings.metrics.clear();
-        let loss = Some(Arc::from(erase::<O, U>(loss)));
+        let loss = Some(Arc::from(erase::<O, U>("the loss".to_owned(), loss)));
         Builder { model, settings, loss, target: PhantomData }
     }
 
@@ -291,7 +291,9 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
     where
         T: Boundary,
     {
-        self.settings.metrics.push((name.into(), erase::<O, T>(metric)));
+        let name = name.into();
+        let metric = erase::<O, T>(format!("the metric `{name}`"), metric);
+        self.settings.metrics.push((name, metric));
         self
     }
 

@@ -235,7 +235,7 @@ impl Subject {
             if let Some(loss) = loss.take() {
                 gradients = loss.backward(1.0);
             }
-            let done = layer.backward(tape, gradients, stashed, 1.0)?;
+            let done = layer.guarded(|layer| layer.backward(tape, gradients, stashed, 1.0))?;
             self.backend.synchronize(&self.device)?;
             backward.push(start.elapsed().as_secs_f64());
             gradients = done.inputs;

@@ -274,8 +274,8 @@ impl BurnStage {
                 let gradient = current.skip_gradients.remove(&(micro_batch, name.clone()));
                 stashed.extend(gradient.map(|gradient| (name.clone(), gradient)));
             }
-            let Backwarded { inputs, popped } =
-                self.layers[layer].backward(tape, flowing, stashed, scale)?;
+            let Backwarded { inputs, popped } = self.layers[layer]
+                .guarded(|layer| layer.backward(tape, flowing, stashed, scale))?;
             let current = self.current()?;
             for (name, gradient) in popped {
                 current.skip_values.remove(&(micro_batch, name.clone()));

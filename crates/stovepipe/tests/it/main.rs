@@ -12,6 +12,7 @@ mod processes;
 mod profile;
 mod readme;
 mod semantics;
+mod shapes;
 mod skips;
 mod ties;
 mod values;
