@@ -9,9 +9,11 @@ use stovepipe_transport::WireError;
 use stovepipe_tune::TuneError;
 
 use crate::backend::error::BackendError;
+use crate::error::shape::ShapeError;
 use crate::value::boundary::BoundaryError;
 
 pub(crate) mod panic;
+pub(crate) mod shape;
 
 /// The reasons why a pipeline can't be built.
 #[derive(Debug, thiserror::Error)]
@@ -227,6 +229,9 @@ pub enum StageError {
         /// The names that the forward stashed.
         found: Vec<String>,
     },
+    /// A value has another shape than it is given as.
+    #[error(transparent)]
+    Value(#[from] ShapeError),
     /// The loss was given a value of another type than it takes.
     #[error("the loss {0}")]
     Loss(BoundaryError),
@@ -280,6 +285,7 @@ impl StageError {
             | Self::Shape { layer, .. }
             | Self::Stash { layer, .. }
             | Self::Order { layer, .. } => Some(layer),
+            Self::Value(error) => error.layer(),
             _ => None,
         }
     }

@@ -30,6 +30,7 @@ pub use backend::Backend;
 pub use backend::error::BackendError;
 pub use backend::mixed::Mixed;
 pub use burn;
+pub use error::shape::ShapeError;
 pub use error::{BuildError, ProfileError, StageError, TrainError};
 pub use layer::Layer;
 pub use layer::apply::{Apply, Stateless};

@@ -7,6 +7,7 @@ use std::ops::Range;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 
 use crate::backend::Backend;
+use crate::error::shape::ShapeError;
 use crate::layer::random::Draw;
 use crate::layer::statistics::Observation;
 use crate::value::boundary::{Boundary, from_parts, into_packet};
@@ -39,6 +40,8 @@ pub struct LayerContext<'a> {
     draws: u32,
     /// The losses that this forward adds. Shapes `[1]`.
     losses: Vec<Tensor<1>>,
+    /// The first reason to refuse the forward.
+    refusal: Option<ShapeError>,
     /// The observations of batch normalizations.
     observations: Vec<Observation>,
     /// The values that the layer may pop and hasn't popped yet.
@@ -85,12 +88,23 @@ impl<'a> LayerContext<'a> {
             layer,
             draws: 0,
             losses: Vec::new(),
+            refusal: None,
             observations: Vec::new(),
             popped: SkipValues::new(),
             stashed: SkipValues::new(),
             side: SideInputs::default(),
             compute: None,
         }
+    }
+
+    /// Lets the forward fail once it has returned, for the first reason that is given.
+    pub(crate) fn refuse(&mut self, reason: ShapeError) {
+        self.refusal.get_or_insert(reason);
+    }
+
+    /// Fails if the forward was refused.
+    pub(crate) fn check(&mut self) -> Result<(), ShapeError> {
+        self.refusal.take().map_or(Ok(()), Err)
     }
 
     pub(crate) fn observe(&mut self, observation: Observation) {
@@ -221,7 +235,13 @@ impl<'a> LayerContext<'a> {
     /// `sum`, of shape `[1]`, is a sum over the samples of the micro-batch in the unit of the
     /// loss's own sum: both are divided by the weight of the whole mini-batch. Evaluation
     /// reports it next to the loss. A recomputation doesn't count it again.
+    ///
+    /// With another shape than `[1]` the step fails: added to others it would be broadcast.
     pub fn add_loss(&mut self, sum: Tensor<1>) {
+        if sum.dims() != [1] {
+            let (layer, shape) = (self.layer.to_owned(), sum.dims().to_vec());
+            return self.refuse(ShapeError::AddedLoss { layer, shape });
+        }
         self.losses.push(dtype::widen(sum));
     }
 

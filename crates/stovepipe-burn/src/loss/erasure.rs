@@ -15,7 +15,8 @@ pub(crate) type ErasedLoss =
 
 /// Erases the types of a loss or a metric, which `what` names in errors.
 ///
-/// It fails on values of other types, and if it panics.
+/// It fails on values of other types, if it panics, and if its sum or its weight is not one
+/// number.
 pub(crate) fn erase<O: Boundary, T: Boundary>(
     what: String,
     loss: impl Loss<O, T>,
@@ -24,7 +25,9 @@ pub(crate) fn erase<O: Boundary, T: Boundary>(
         let output = from_parts::<O>(output).map_err(StageError::Loss)?;
         let target = from_parts::<T>(target.into_values()).map_err(StageError::Loss)?;
         let named = |message| StageError::LossPanicked { what: what.clone(), message };
-        guarded(|| Ok(loss.forward(output, target)), named)
+        let result = guarded(|| Ok(loss.forward(output, target)), named)?;
+        result.check(&what)?;
+        Ok(result)
     })
 }
 

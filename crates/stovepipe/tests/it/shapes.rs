@@ -2,12 +2,16 @@
 //! or cut along the wrong axis; where they mean something, it is the same for every number of
 //! micro-batches.
 
+use std::panic::catch_unwind;
+
+use stovepipe::burn::module::Module;
+use stovepipe::burn::nn::{Initializer, Linear, LinearConfig};
 use stovepipe::burn::optim::SgdConfig;
-use stovepipe::burn::tensor::Tensor;
+use stovepipe::burn::tensor::{Device, Tensor};
 use stovepipe::prelude::*;
 use stovepipe::recompute::Always;
-use stovepipe::{Builder, LossSum, Pass, Profiling};
-use stovepipe_testkit::{LinearLayers, floats};
+use stovepipe::{Builder, Loss, LossSum, Pass, Profiling, TrainError};
+use stovepipe_testkit::{LinearLayers, Tokens, floats};
 
 type Floats = Tensor<2>;
 
@@ -59,4 +63,112 @@ fn errors_of_a_failing_layer_name_the_layer() {
     assert_eq!(error.layer(), None);
     let error = error.to_string();
     assert!(error.contains("forward: the metric `odd` panicked: it fell over"), "{error}");
+}
+
+/// Multiplies by one, and adds a penalty of nothing for each sample or for all.
+#[derive(Module, Debug)]
+struct Penalized {
+    linear: Linear,
+    #[module(skip)]
+    by_sample: bool,
+}
+
+impl Layer for Penalized {
+    type Input = Floats;
+    type Output = Floats;
+
+    fn forward(&self, x: Floats, context: &mut LayerContext<'_>) -> Floats {
+        let y = self.linear.forward(x);
+        let penalties = y.clone().reshape([-1]) * 0.0;
+        context.add_loss(if self.by_sample { penalties } else { penalties.sum() });
+        y
+    }
+}
+
+#[test]
+fn what_layers_add_to_the_loss_is_one_number() {
+    let gradient = |by_sample: bool, micro_batches: usize| {
+        let model = Sequential::<Floats>::new().push("penalized", move |device| {
+            let linear = LinearConfig::new(1, 1).with_bias(false);
+            let linear = linear.with_initializer(Initializer::Ones).init(device);
+            Penalized { linear, by_sample }
+        });
+        let mut pipeline = trained(model, micro_batches).build().expect("a pipeline");
+        let x = Floats::ones([4, 1], &Device::flex());
+        let found = pipeline.gradients(x.clone(), x.zeros_like())?;
+        Ok(found.gradients["penalized.linear.weight"].iter::<f64>().collect::<Vec<_>>())
+    };
+    for micro_batches in [1, 2, 4] {
+        assert_eq!(gradient(false, micro_batches).expect("gradients"), [2.0]);
+    }
+    for (micro_batches, shape) in [(1, "[4]"), (2, "[2]")] {
+        let error: TrainError = gradient(true, micro_batches).expect_err("refused");
+        assert_eq!(error.layer(), Some("penalized"));
+        let error = error.to_string();
+        let expected = format!("layer `penalized` adds a tensor of shape {shape} to the loss");
+        assert!(error.contains(&expected) && error.contains("to shape [1]"), "{error}");
+    }
+}
+
+#[test]
+fn losses_and_metrics_are_a_number_and_a_weight() {
+    type Make = fn(Floats) -> LossSum;
+    let refusals: [(Make, &str); 3] = [
+        (|x| LossSum::new(x.reshape([-1]), 6.0), "sum of the metric `odd` has the shape [6]"),
+        (
+            |x| LossSum::new(x.clone().sum(), x.sum_dim(1).squeeze_dim::<1>(1)),
+            "weight of the metric `odd` has the shape [2]",
+        ),
+        (|x| LossSum::new(x.clone().sum(), x.ones_like().sum()), ""),
+    ];
+    for (make, expected) in refusals {
+        for is_loss in [false, true] {
+            let loss = move |output: Floats, _: Floats| make(output);
+            let model = Sequential::<Floats>::new().linear("linear", 3, 3);
+            let builder = trained(model, 2);
+            let builder = if is_loss { builder.loss(loss) } else { builder.metric("odd", loss) };
+            let mut pipeline = builder.build().expect("a pipeline");
+            let (x, y) = (floats([4, 3]) + 1.0, floats([4, 3]));
+            let results =
+                [pipeline.evaluate(x.clone(), y.clone()).map(drop), pipeline.step(x, y).map(drop)];
+            let expected = if is_loss {
+                expected.replace("metric `odd`", "loss")
+            } else {
+                expected.to_owned()
+            };
+            for result in results {
+                match result {
+                    Ok(()) => assert_eq!(expected, ""),
+                    Err(error) => {
+                        let error = error.to_string();
+                        assert!(!expected.is_empty() && error.contains(&expected), "{error}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn outputs_and_targets_are_not_broadcast_to_each_other() {
+    let refused = |result: Result<LossSum, Box<dyn std::any::Any + Send>>| {
+        let panic = result.expect_err("refused");
+        let text = panic.downcast_ref::<String>().expect("a message");
+        assert!(text.contains("or it is broadcast"), "{text}");
+    };
+    let device = Device::flex();
+    let ids = |shape: [usize; 2]| Tokens::zeros(shape, &device);
+    refused(catch_unwind(|| MeanSquaredError.forward(floats([4, 3]), floats([4, 1]))));
+    let pair = || (floats([4, 3]), Tensor::<1>::ones([1], &Device::flex()));
+    refused(catch_unwind(|| MeanSquaredError.weighted().forward(floats([4, 3]), pair())));
+    // One weight for the whole sequence, which a micro-batch of one sample would spread.
+    let pair = || (ids([1, 5]), floats([1, 1]));
+    refused(catch_unwind(|| CrossEntropy.weighted().forward(floats([1, 5, 7]), pair())));
+    refused(catch_unwind(|| Accuracy.forward(floats([1, 5, 7]), ids([1, 1]))));
+
+    let model = Sequential::<Floats>::new().linear("linear", 3, 3);
+    let mut pipeline = trained(model, 2).build().expect("a pipeline");
+    let error = pipeline.step(floats([4, 3]), floats([4, 1])).expect_err("refused").to_string();
+    assert!(error.contains("forward: the loss panicked: "), "{error}");
+    assert!(error.contains("the output must have the shape of the targets"), "{error}");
 }

@@ -1,0 +1,44 @@
+//! Errors about values of another shape than they are given as.
+
+/// The reasons why a value is refused for its shape.
+///
+/// Broadcast or cut along another axis, it would count differently for every number of
+/// micro-batches.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShapeError {
+    /// A layer adds something else than one number to the loss.
+    #[error(
+        "layer `{layer}` adds a tensor of shape {shape:?} to the loss: sum it over the micro-batch \
+         to shape [1]"
+    )]
+    AddedLoss {
+        /// The layer.
+        layer: String,
+        /// The shape of what it adds.
+        shape: Vec<usize>,
+    },
+    /// A loss or a metric returns a sum or a weight that isn't one number.
+    #[error(
+        "the {part} of {what} has the shape {shape:?}: sum it over the micro-batch to shape [1]"
+    )]
+    LossSum {
+        /// The words for it: the loss, or the metric and its name.
+        what: String,
+        /// The word for the part: sum or weight.
+        part: &'static str,
+        /// The shape of that part.
+        shape: Vec<usize>,
+    },
+}
+
+impl ShapeError {
+    /// Returns the name of the layer that is to blame, if one is.
+    #[must_use]
+    pub fn layer(&self) -> Option<&str> {
+        match self {
+            Self::AddedLoss { layer, .. } => Some(layer),
+            Self::LossSum { .. } => None,
+        }
+    }
+}
