@@ -9,6 +9,7 @@ use crate::autodiff::erased_layer::ErasedLayer;
 use crate::autodiff::tape::{Forward, Forwarded};
 use crate::backend::Backend;
 use crate::error::StageError;
+use crate::error::shape::ShapeError;
 use crate::layer::context::{ForwardKey, LayerContext, Pass, SideInputs};
 use crate::value::packet::Packet;
 use crate::value::part::Part;
@@ -43,5 +44,28 @@ impl LayerRun<'_> {
             context.popped.insert(skip.clone(), value);
         }
         layer.guarded(|layer| layer.forward(inputs, &mut context, mode))
+    }
+
+    /// Refuses outputs of the model's last layer that don't hold the samples along their first
+    /// axis.
+    ///
+    /// Joined over the micro-batches, or compared with targets, they would mean something else
+    /// for every number of micro-batches.
+    pub(crate) fn check_output(
+        &self,
+        layer: &dyn ErasedLayer,
+        outputs: &[Box<dyn Part>],
+    ) -> Result<(), ShapeError> {
+        let samples = self.samples.len();
+        // Absent values have no axes.
+        let mut others = outputs.iter().filter(|part| part.shape().first() != Some(&samples));
+        match others.find(|part| !part.shape().is_empty()) {
+            Some(part) => Err(ShapeError::Output {
+                layer: layer.name().to_owned(),
+                output: part.describe(),
+                samples,
+            }),
+            None => Ok(()),
+        }
     }
 }

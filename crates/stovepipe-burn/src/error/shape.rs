@@ -30,6 +30,20 @@ pub enum ShapeError {
         /// The shape of that part.
         shape: Vec<usize>,
     },
+    /// A tensor of the model's output doesn't hold the samples along its first axis.
+    #[error(
+        "layer `{layer}` returns {output} as the model's output of a micro-batch of {samples} \
+         samples: the first axis must be the batch axis, for the loss, metrics and predictions; \
+         sums over samples belong in the loss or in `add_loss`"
+    )]
+    Output {
+        /// The last layer of the model.
+        layer: String,
+        /// The tensor's type and shape.
+        output: String,
+        /// The number of samples in the micro-batch.
+        samples: usize,
+    },
 }
 
 impl ShapeError {
@@ -37,7 +51,7 @@ impl ShapeError {
     #[must_use]
     pub fn layer(&self) -> Option<&str> {
         match self {
-            Self::AddedLoss { layer, .. } => Some(layer),
+            Self::AddedLoss { layer, .. } | Self::Output { layer, .. } => Some(layer),
             Self::LossSum { .. } => None,
         }
     }

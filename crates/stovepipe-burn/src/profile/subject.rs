@@ -313,8 +313,12 @@ impl Subject {
             samples: 0..self.sizes[index],
             side: Some(&self.side[index]),
         };
+        let ends_model = self.loss.is_some() && layer + 1 == self.layers.len();
         let layer = &mut *self.layers[layer];
         let mut forwarded = run.forward(layer, inputs, mode, |skip| skip_values.remove(skip))?;
+        if ends_model {
+            run.check_output(layer, &forwarded.outputs)?;
+        }
         skip_values.extend(std::mem::take(&mut forwarded.stashed));
         Ok(forwarded)
     }

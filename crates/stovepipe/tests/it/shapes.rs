@@ -10,7 +10,7 @@ use stovepipe::burn::optim::SgdConfig;
 use stovepipe::burn::tensor::{Device, Tensor};
 use stovepipe::prelude::*;
 use stovepipe::recompute::Always;
-use stovepipe::{Builder, Loss, LossSum, Pass, Profiling, TrainError};
+use stovepipe::{Builder, Loss, LossSum, MemoryCounter, Pass, Profiling, Rehearsal, TrainError};
 use stovepipe_testkit::{LinearLayers, Tokens, floats};
 
 type Floats = Tensor<2>;
@@ -171,4 +171,77 @@ fn outputs_and_targets_are_not_broadcast_to_each_other() {
     let error = pipeline.step(floats([4, 3]), floats([4, 1])).expect_err("refused").to_string();
     assert!(error.contains("forward: the loss panicked: "), "{error}");
     assert!(error.contains("the output must have the shape of the targets"), "{error}");
+}
+
+#[test]
+fn outputs_have_the_batch_axis_that_they_claim() {
+    let model = || {
+        let model = Sequential::<Floats>::new().linear("linear", 3, 3);
+        model.push_fn("mean", |x: Floats| x.mean_dim(0))
+    };
+    let x = || floats([8, 3]);
+    let named = |error: TrainError, micro_batches: usize| {
+        assert_eq!(error.layer(), Some("mean"));
+        let error = error.to_string();
+        let expected = format!("a micro-batch of {} samples", 8 / micro_batches);
+        assert!(error.contains("`mean` returns Tensor<2> [1, 3]"), "{error}");
+        assert!(error.contains(&expected), "{error}");
+    };
+    for micro_batches in [1, 2, 4] {
+        let mut pipeline = trained(model(), micro_batches).stages(2).build().expect("a pipeline");
+        named(pipeline.predict(x()).expect_err("refused"), micro_batches);
+        named(pipeline.evaluate(x(), x()).expect_err("refused"), micro_batches);
+        named(pipeline.step(x(), x()).expect_err("refused"), micro_batches);
+        // Where the last layer is rebuilt, too.
+        let builder = trained(model(), micro_batches).checkpoint(Always);
+        let mut pipeline = builder.build().expect("a pipeline");
+        named(pipeline.gradients(x(), x()).expect_err("refused"), micro_batches);
+    }
+    let rehearsal = Rehearsal::new(0, NoMemory);
+    named(trained(model(), 2).stages(2).rehearse(&rehearsal, x(), x()).expect_err("refused"), 2);
+    let profiling = Profiling::new([4]).runs(1).warm_up(0);
+    let profile = trained(model(), 2).profile(&profiling, x(), x()).expect_err("refused");
+    assert!(profile.to_string().contains("`mean` returns Tensor<2> [1, 3]"), "{profile}");
+
+    // Every part of an output, except what isn't there.
+    let mut parts = Pipeline::builder(Sequential::<Floats>::new().push_fn("parts", |x: Floats| {
+        let absent = None::<Floats>;
+        (x.clone(), absent, x.swap_dims(0, 1).equal_elem(0.0))
+    }))
+    .backend(Flex::new())
+    .micro_batches(2)
+    .build()
+    .expect("a pipeline");
+    let error = parts.predict(x()).expect_err("refused").to_string();
+    assert!(error.contains("`parts` returns Tensor<2, Bool> [3, 4]"), "{error}");
+    assert!(parts.predict(floats([6, 3])).is_ok());
+}
+
+/// Counts nothing.
+struct NoMemory;
+
+impl MemoryCounter for NoMemory {
+    fn live_bytes(&self) -> u64 {
+        0
+    }
+}
+
+#[test]
+fn targets_have_the_batch_axis_in_every_part() {
+    let model = Sequential::<Floats>::new().linear("linear", 3, 3);
+    let builder = trained(model, 2).loss(MeanSquaredError.weighted());
+    let mut pipeline = builder.build().expect("a pipeline");
+    let mut target = |samples: usize, weights: usize| {
+        let target = (floats([samples, 3]), Tensor::<1>::ones([weights], &Device::flex()));
+        pipeline.step(floats([4, 3]), target)
+    };
+    target(4, 4).expect("a step");
+    let error = target(3, 3).expect_err("refused").to_string();
+    assert_eq!(error, "the input has 4 samples, the target 3: give as many of both");
+    let error = target(4, 1).expect_err("refused").to_string();
+    assert!(error.contains("the target can't be split") && error.contains("[1]"), "{error}");
+    // Not even if there is a single micro-batch.
+    let model = Sequential::<Floats>::new().linear("linear", 3, 3);
+    let mut whole = trained(model, 1).build().expect("a pipeline");
+    whole.step(floats([4, 3]), floats([1, 3])).expect_err("refused");
 }
