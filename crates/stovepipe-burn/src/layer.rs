@@ -8,7 +8,9 @@ use crate::value::boundary::Boundary;
 pub(crate) mod apply;
 pub(crate) mod batch_norm;
 pub(crate) mod context;
+pub(crate) mod noise;
 pub(crate) mod random;
+pub(crate) mod sample_axis;
 pub(crate) mod statistics;
 
 /// A Burn module with one typed input and one typed output: the smallest thing that is cut

@@ -36,6 +36,7 @@ pub use layer::Layer;
 pub use layer::apply::{Apply, Stateless};
 pub use layer::batch_norm::BatchNorm;
 pub use layer::context::{LayerContext, Pass};
+pub use layer::sample_axis::SampleAxis;
 pub use loss::losses::{Accuracy, CrossEntropy, CrossEntropyIgnoring, MeanSquaredError, Weighted};
 pub use loss::scaling::LossScaling;
 pub use loss::{Loss, LossSum, NoLoss, Weight};

@@ -1,5 +1,7 @@
 //! Errors about values of another shape than they are given as.
 
+use crate::layer::sample_axis::SampleAxis;
+
 /// The reasons why a value is refused for its shape.
 ///
 /// Broadcast or cut along another axis, it would count differently for every number of
@@ -44,6 +46,22 @@ pub enum ShapeError {
         /// The number of samples in the micro-batch.
         samples: usize,
     },
+    /// A layer draws random numbers for a tensor whose axis doesn't hold the samples.
+    #[error(
+        "layer `{layer}` draws random numbers of shape {shape:?}, but {axis} doesn't hold the \
+         {samples} samples of the micro-batch: name the axis that does with `dropout_along`, \
+         `uniform_along` or `normal_along`"
+    )]
+    SampleAxis {
+        /// The layer.
+        layer: String,
+        /// The tensor's shape.
+        shape: Vec<usize>,
+        /// The axis that should hold the samples.
+        axis: SampleAxis,
+        /// The number of samples in the micro-batch.
+        samples: usize,
+    },
 }
 
 impl ShapeError {
@@ -51,7 +69,9 @@ impl ShapeError {
     #[must_use]
     pub fn layer(&self) -> Option<&str> {
         match self {
-            Self::AddedLoss { layer, .. } | Self::Output { layer, .. } => Some(layer),
+            Self::AddedLoss { layer, .. }
+            | Self::Output { layer, .. }
+            | Self::SampleAxis { layer, .. } => Some(layer),
             Self::LossSum { .. } => None,
         }
     }

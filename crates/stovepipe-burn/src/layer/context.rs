@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-use burn::tensor::{DType, Device, FloatDType, Tensor};
+use burn::tensor::{Device, FloatDType, Tensor};
 
 use crate::backend::Backend;
 use crate::error::shape::ShapeError;
@@ -289,114 +289,10 @@ impl<'a> LayerContext<'a> {
         }
     }
 
-    /// Sets elements of `x` to zero with this probability in training (Srivastava et al.,
-    /// Journal of Machine Learning Research 15, 2014).
-    ///
-    /// The other elements are multiplied by `1 / (1 - probability)`. In evaluation `x` is
-    /// returned as it is. `x` is of shape `[batch, …]`, which stays.
-    ///
-    /// The choice of elements is a pure function of:
-    ///
-    /// - the pipeline's seed, the step and the layer's name
-    /// - the number of draws before in the same forward
-    /// - the number of the sample in the mini-batch, and that of the element in the sample
-    ///
-    /// So it is the same when the forward is recomputed, and for every number of stages and
-    /// micro-batches.
-    ///
-    /// ```
-    /// use burn::module::Module;
-    /// use burn::nn::Linear;
-    /// use burn::tensor::Tensor;
-    /// use stovepipe_burn::{LayerContext, Layer};
-    ///
-    /// #[derive(Module, Debug)]
-    /// struct Regularized {
-    ///     linear: Linear,
-    /// }
-    ///
-    /// impl Layer for Regularized {
-    ///     type Input = Tensor<2>;
-    ///     type Output = Tensor<2>;
-    ///
-    ///     fn forward(&self, x: Tensor<2>, context: &mut LayerContext<'_>) -> Tensor<2> {
-    ///         let x = context.dropout(x, 0.1);
-    ///         self.linear.forward(x)
-    ///     }
-    /// }
-    /// ```
-    ///
-    /// # Panics
-    ///
-    /// If the probability isn't at least 0 and below 1, or if the number of elements of `x`
-    /// isn't a multiple of the number of samples.
-    pub fn dropout<const D: usize>(&mut self, x: Tensor<D>, probability: f64) -> Tensor<D> {
-        assert!(
-            (0.0..1.0).contains(&probability),
-            "the probability of dropout is {probability}: give at least 0 and less than 1"
-        );
-        let draw = self.draw();
-        if self.pass == Pass::Evaluate || probability == 0.0 {
-            return x;
-        }
-        let kept = 1.0 - probability;
-        let device = x.device().inner();
-        let mask = draw.mask(x.dims(), &self.samples, &device, kept, 1.0 / kept);
-        let mask = typed_as(mask, &x);
-        x * mask
-    }
-
-    /// Draws uniform numbers of at least 0 and below 1, in the shape `[batch, …]` of `like`.
-    ///
-    /// They are keyed as those of [`dropout`](Self::dropout), in training and in evaluation.
-    /// No gradient flows into them.
-    ///
-    /// # Panics
-    ///
-    /// If the number of elements of `like` isn't a multiple of the number of samples.
-    pub fn uniform<const D: usize>(&mut self, like: &Tensor<D>) -> Tensor<D> {
-        // Rounded to 16 bits, the largest would become 1.
-        let below_one = match like.dtype() {
-            DType::BF16 => 1.0 - 1.0 / 256.0,
-            DType::F16 => 1.0 - 1.0 / 2048.0,
-            _ => 1.0,
-        };
-        let numbers = self.draw_uniform(like);
-        typed_as(if below_one < 1.0 { numbers.clamp_max(below_one) } else { numbers }, like)
-    }
-
-    /// Draws uniform numbers in 32 bits and without autodiff.
-    fn draw_uniform<const D: usize>(&mut self, like: &Tensor<D>) -> Tensor<D> {
-        let draw = self.draw();
-        draw.uniform(like.dims(), &self.samples, &like.device().inner())
-    }
-
-    /// Draws normal numbers of mean 0 and standard deviation 1, in the shape `[batch, …]` of
-    /// `like`.
-    ///
-    /// They are made of two draws of uniform numbers, keyed as those of
-    /// [`uniform`](Self::uniform), by the transform of Box and Muller (Annals of Mathematical
-    /// Statistics 29, 1958).
-    ///
-    /// # Panics
-    ///
-    /// As [`uniform`](Self::uniform).
-    pub fn normal<const D: usize>(&mut self, like: &Tensor<D>) -> Tensor<D> {
-        // From above 0 to 1, so that the logarithm is finite.
-        let radius = self.draw_uniform(like).neg().add_scalar(1.0).log().mul_scalar(-2.0).sqrt();
-        let angle = self.draw_uniform(like).mul_scalar(std::f64::consts::TAU);
-        typed_as(radius * angle.cos(), like)
-    }
-
-    fn draw(&mut self) -> Draw {
+    /// Begins the next draw of random numbers.
+    pub(super) fn draw(&mut self) -> Draw {
         let draw = Draw::new(self.key.seed, self.key.updates, self.layer, self.draws);
         self.draws += 1;
         draw
     }
-}
-
-/// Casts constants to the type of `like`, and turns autodiff on where `like` has it.
-fn typed_as<const D: usize>(constants: Tensor<D>, like: &Tensor<D>) -> Tensor<D> {
-    let constants = dtype::cast(constants, like.dtype());
-    if like.device().is_autodiff() { Tensor::from_inner(constants) } else { constants }
 }

@@ -2,7 +2,9 @@
 //! or cut along the wrong axis; where they mean something, it is the same for every number of
 //! micro-batches.
 
+use std::collections::BTreeMap;
 use std::panic::catch_unwind;
+use std::sync::{Arc, Mutex};
 
 use stovepipe::burn::module::Module;
 use stovepipe::burn::nn::{Initializer, Linear, LinearConfig};
@@ -10,7 +12,9 @@ use stovepipe::burn::optim::SgdConfig;
 use stovepipe::burn::tensor::{Device, Tensor};
 use stovepipe::prelude::*;
 use stovepipe::recompute::Always;
-use stovepipe::{Builder, Loss, LossSum, MemoryCounter, Pass, Profiling, Rehearsal, TrainError};
+use stovepipe::{
+    Builder, Loss, LossSum, MemoryCounter, Pass, Profiling, Rehearsal, SampleAxis, TrainError,
+};
 use stovepipe_testkit::{LinearLayers, Tokens, floats};
 
 type Floats = Tensor<2>;
@@ -244,4 +248,106 @@ fn targets_have_the_batch_axis_in_every_part() {
     let model = Sequential::<Floats>::new().linear("linear", 3, 3);
     let mut whole = trained(model, 1).build().expect("a pipeline");
     whole.step(floats([4, 3]), floats([1, 3])).expect_err("refused");
+}
+
+/// Draws in one of the ways that a layer may, of which the number is given.
+fn drawn(x: Tensor<3>, context: &mut LayerContext<'_>, way: usize, axis: SampleAxis) -> Tensor<3> {
+    match way {
+        0 => context.dropout_along(x, 0.5, axis),
+        1 => x.clone() + context.uniform_along(&x, axis),
+        _ => x.clone() + context.normal_along(&x, axis),
+    }
+}
+
+/// Computes gradients of four samples of shape `[3, 8]`. Returns what a layer that draws hands on,
+/// in the order of the samples, and the loss.
+fn step_with(
+    micro_batches: usize,
+    draw: impl Fn(Tensor<3>, &mut LayerContext<'_>) -> Tensor<3> + Send + Sync + 'static,
+) -> Result<(Vec<u8>, f64), TrainError> {
+    let seen = Arc::new(Mutex::new(BTreeMap::new()));
+    let notes = Arc::clone(&seen);
+    let model = Sequential::<Tensor<3>>::new()
+        .push_fn_with_context("draw", draw)
+        .push_fn_with_context("look", move |x: Tensor<3>, context| {
+            let bytes = x.clone().inner().into_data().as_bytes().to_vec();
+            notes.lock().expect("no panic").insert(context.micro_batch(), bytes);
+            x
+        })
+        .linear("linear", 8, 8);
+    let mut pipeline = trained(model, micro_batches).build().expect("a pipeline");
+    let x = Tensor::<3>::ones([4, 3, 8], &Device::flex());
+    let loss = pipeline.gradients(x.clone(), x.zeros_like())?.loss;
+    let seen = seen.lock().expect("no panic");
+    Ok((seen.values().flatten().copied().collect(), loss))
+}
+
+#[test]
+fn random_numbers_are_those_of_the_samples_wherever_their_axis_is() {
+    let (batch, flat) = (SampleAxis::Batch, SampleAxis::Flattened);
+    for way in 0..3 {
+        let (expected, loss) =
+            step_with(1, move |x, context| drawn(x, context, way, batch(0))).expect("a step");
+        for micro_batches in 1..=4 {
+            let same = |(found, found_loss): (Vec<u8>, f64)| {
+                assert!(found == expected, "{way} {micro_batches}");
+                assert!((found_loss - loss).abs() < 1e-5 * loss, "{found_loss} {loss}");
+            };
+            let plain = step_with(micro_batches, move |x, context| match way {
+                0 => context.dropout(x, 0.5),
+                1 => x.clone() + context.uniform(&x),
+                _ => x.clone() + context.normal(&x),
+            });
+            same(plain.expect("a step"));
+            let inside = step_with(micro_batches, move |x, context| {
+                drawn(x.swap_dims(0, 1), context, way, batch(1)).swap_dims(0, 1)
+            });
+            same(inside.expect("a step"));
+            let flattened = step_with(micro_batches, move |x, context| {
+                let shape = x.dims();
+                let x = x.reshape([1, shape[0] * 3, 8]).swap_dims(0, 1);
+                drawn(x, context, way, flat(0)).reshape(shape)
+            });
+            same(flattened.expect("a step"));
+            // Samples in the middle, and last.
+            let last = step_with(micro_batches, move |x, context| {
+                let x = drawn(x.permute([1, 2, 0]), context, way, batch(2));
+                x.permute([2, 0, 1])
+            });
+            same(last.expect("a step"));
+        }
+    }
+}
+
+#[test]
+fn random_numbers_are_refused_where_no_axis_holds_the_samples() {
+    for micro_batches in [1, 2, 4] {
+        for way in 0..3 {
+            let refused = |axis: SampleAxis, shown: &str| {
+                let step = step_with(micro_batches, move |x, context| {
+                    drawn(x.swap_dims(0, 1), context, way, axis).swap_dims(0, 1)
+                });
+                let error = step.expect_err("refused");
+                assert_eq!(error.layer(), Some("draw"));
+                let samples = 4 / micro_batches;
+                let expected = format!(
+                    "draws random numbers of shape [3, {samples}, 8], but {shown} doesn't hold the \
+                     {samples} samples of the micro-batch"
+                );
+                assert!(error.to_string().contains(&expected), "{error}");
+            };
+            refused(SampleAxis::Batch(0), "axis 0");
+            refused(SampleAxis::Batch(3), "axis 3");
+            if micro_batches < 4 {
+                refused(SampleAxis::Flattened(0), "the flattened axis 0");
+            }
+        }
+    }
+    // In evaluation as well, where nothing is drawn.
+    let model = Sequential::<Tensor<3>>::new().push_fn_with_context("draw", |x: Tensor<3>, c| {
+        c.dropout(x.swap_dims(0, 1), 0.5).swap_dims(0, 1)
+    });
+    let mut pipeline = trained(model.linear("linear", 8, 8), 2).build().expect("a pipeline");
+    let error = pipeline.predict(floats([4, 3, 8])).expect_err("refused");
+    assert_eq!(error.layer(), Some("draw"));
 }
