@@ -62,6 +62,19 @@ pub enum ShapeError {
         /// The number of samples in the micro-batch.
         samples: usize,
     },
+    /// A batch normalization has a single value of each feature to normalize by itself.
+    #[error(
+        "layer `{layer}` normalizes a micro-batch of shape {shape:?} in training, which has a \
+         single value of each feature: its distance from the mean is zero, and so is every \
+         gradient; give it more samples or fewer micro-batches, or use a norm that isn't over the \
+         batch"
+    )]
+    SingleValue {
+        /// The layer.
+        layer: String,
+        /// The shape of the input, `[batch, features, …]`.
+        shape: Vec<usize>,
+    },
 }
 
 impl ShapeError {
@@ -71,7 +84,8 @@ impl ShapeError {
         match self {
             Self::AddedLoss { layer, .. }
             | Self::Output { layer, .. }
-            | Self::SampleAxis { layer, .. } => Some(layer),
+            | Self::SampleAxis { layer, .. }
+            | Self::SingleValue { layer, .. } => Some(layer),
             Self::LossSum { .. } => None,
         }
     }

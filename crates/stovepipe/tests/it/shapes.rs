@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex};
 use stovepipe::burn::module::Module;
 use stovepipe::burn::nn::{Initializer, Linear, LinearConfig};
 use stovepipe::burn::optim::SgdConfig;
-use stovepipe::burn::tensor::{Device, Tensor};
+use stovepipe::burn::tensor::{Device, Int, Tensor};
 use stovepipe::prelude::*;
 use stovepipe::recompute::Always;
 use stovepipe::{
-    Builder, Loss, LossSum, MemoryCounter, Pass, Profiling, Rehearsal, SampleAxis, TrainError,
+    BatchNorm, Builder, Loss, LossSum, MemoryCounter, Pass, Profiling, Rehearsal, SampleAxis,
+    TrainError,
 };
 use stovepipe_testkit::{LinearLayers, Tokens, floats};
 
@@ -350,4 +351,75 @@ fn random_numbers_are_refused_where_no_axis_holds_the_samples() {
     let mut pipeline = trained(model.linear("linear", 8, 8), 2).build().expect("a pipeline");
     let error = pipeline.predict(floats([4, 3, 8])).expect_err("refused");
     assert_eq!(error.layer(), Some("draw"));
+}
+
+/// A batch normalization alone.
+#[derive(Module, Debug)]
+struct Normalized {
+    norm: BatchNorm,
+}
+
+impl Layer for Normalized {
+    type Input = Tensor<3>;
+    type Output = Tensor<3>;
+
+    fn forward(&self, x: Tensor<3>, context: &mut LayerContext<'_>) -> Tensor<3> {
+        self.norm.forward(x, context)
+    }
+}
+
+#[test]
+fn batch_norm_needs_more_than_one_value_of_each_feature() {
+    let model = |frozen: bool| {
+        Sequential::<Tensor<3>>::new().linear("linear", 1, 1).push("norm", move |device| {
+            let mut norm = BatchNorm::new(3, device);
+            norm.frozen = frozen;
+            Normalized { norm }
+        })
+    };
+    let build = |frozen: bool, micro_batches: usize| {
+        trained(model(frozen), micro_batches).stages(2).build().expect("a pipeline")
+    };
+    let x = || floats([8, 3, 1]);
+    let mut single = build(false, 8);
+    for error in [
+        single.step(x(), x()).expect_err("refused"),
+        single.accumulate(x(), x()).expect_err("refused"),
+        single.gradients(x(), x()).expect_err("refused"),
+        // Of nine micro-batches the last seven hold one sample.
+        build(false, 9).step(floats([11, 3, 1]), floats([11, 3, 1])).expect_err("refused"),
+    ] {
+        assert_eq!(error.layer(), Some("norm"));
+        let error = error.to_string();
+        assert!(
+            error.contains("layer `norm` normalizes a micro-batch of shape [1, 3, 1]"),
+            "{error}"
+        );
+    }
+    // The refused steps moved no running statistics.
+    let fresh = build(false, 8).evaluate(floats_of(8), floats_of(8)).expect("evaluates").loss;
+    assert_eq!(single.evaluate(floats_of(8), floats_of(8)).expect("evaluates").loss, fresh);
+    // Several positions, or statistics that are known, are enough.
+    build(true, 8).step(x(), x()).expect("a step");
+    build(false, 4).step(x(), x()).expect("a step");
+    let long = || floats([8, 3, 2]);
+    let model = single_norm().linear("linear", 2, 2);
+    let mut pipeline = trained(model, 8).build().expect("a pipeline");
+    pipeline.step(long(), long()).expect("a step");
+    // Measuring at the size of one sample says the same.
+    let profiling = Profiling::new([1, 2]).runs(1).warm_up(0);
+    let profile = trained(single_norm(), 2).profile(&profiling, x(), x());
+    let error = profile.expect_err("refused").to_string();
+    assert!(error.contains("layer `norm` normalizes"), "{error}");
+}
+
+/// Always the same values.
+fn floats_of(samples: usize) -> Tensor<3> {
+    let values = Tensor::<1, Int>::arange(0..3 * samples as i64, &Device::flex()).float();
+    values.reshape([samples, 3, 1])
+}
+
+fn single_norm() -> Sequential<Tensor<3>> {
+    let model = Sequential::<Tensor<3>>::new();
+    model.push("norm", |device| Normalized { norm: BatchNorm::new(3, device) })
 }
