@@ -328,7 +328,8 @@ pub enum TrainError {
     },
     /// A side input has another number of samples than the input.
     #[error(
-        "the side input `{name}` has {found} samples, the input {input}: give one for each sample"
+        "the side input `{name}` has {found} samples, the input {input}: give one for each sample, \
+         or give what is the same for all samples with `.side_constant(\"{name}\", …)`"
     )]
     SideInput {
         /// The side input's name.
@@ -412,7 +413,7 @@ pub enum ProfileError {
     /// The input or target can't be cut into samples.
     #[error("the {what} can't be cut into samples: {reason}")]
     Batch {
-        /// The word for the value: input or target.
+        /// The word for the value: input, target or side input.
         what: &'static str,
         /// The reason.
         reason: String,

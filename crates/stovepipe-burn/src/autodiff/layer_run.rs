@@ -1,6 +1,5 @@
 //! One forward of one layer, run alike by a stage at work, by the profiler and by a rehearsal.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use burn::tensor::Device;
@@ -13,6 +12,7 @@ use crate::error::shape::ShapeError;
 use crate::layer::context::{ForwardKey, LayerContext, Pass, SideInputs};
 use crate::value::packet::Packet;
 use crate::value::part::Part;
+use crate::value::side::SideValues;
 
 /// The circumstances of a forward: everything that a layer is told besides its input.
 pub(crate) struct LayerRun<'a> {
@@ -23,7 +23,7 @@ pub(crate) struct LayerRun<'a> {
     /// The samples of the mini-batch that the micro-batch holds.
     pub(crate) samples: Range<usize>,
     /// The side inputs of the micro-batch, by name.
-    pub(crate) side: Option<&'a BTreeMap<String, Packet>>,
+    pub(crate) side: Option<&'a SideValues>,
 }
 
 impl LayerRun<'_> {
@@ -36,9 +36,9 @@ impl LayerRun<'_> {
         mut pop: impl FnMut(&str) -> Option<Packet>,
     ) -> Result<Forwarded, StageError> {
         let name = layer.name().to_owned();
-        let side = SideInputs { packets: self.side, receiver: Some((self.backend, self.device)) };
+        let (backend, device) = (self.backend, self.device);
         let mut context = LayerContext::new(self.pass, self.key, self.samples.clone(), &name);
-        context.side = side;
+        context.side = self.side.map(|values| SideInputs { values, backend, device });
         for skip in layer.pops() {
             let value = pop(skip).ok_or_else(|| StageError::gone(&name))?;
             context.popped.insert(skip.clone(), value);

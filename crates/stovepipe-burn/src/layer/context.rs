@@ -13,6 +13,7 @@ use crate::layer::statistics::Observation;
 use crate::value::boundary::{Boundary, from_parts, into_packet};
 use crate::value::dtype;
 use crate::value::packet::Packet;
+use crate::value::side::{SideKind, SideValues};
 
 /// The reason why a layer's forward runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,7 +49,7 @@ pub struct LayerContext<'a> {
     pub(crate) popped: SkipValues,
     /// The values that the layer stashed.
     pub(crate) stashed: SkipValues,
-    pub(crate) side: SideInputs<'a>,
+    pub(crate) side: Option<SideInputs<'a>>,
     /// The type of floats that the layer computes in, if it was set.
     pub(crate) compute: Option<FloatDType>,
 }
@@ -57,16 +58,17 @@ pub struct LayerContext<'a> {
 pub(crate) type SkipValues = BTreeMap<String, Packet>;
 
 /// The side inputs of a micro-batch.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct SideInputs<'a> {
-    pub(crate) packets: Option<&'a BTreeMap<String, Packet>>,
-    /// The backend that moves them to the layers' device, and that device.
-    pub(crate) receiver: Option<(&'a dyn Backend, &'a Device)>,
+    pub(crate) values: &'a SideValues,
+    /// The backend that moves them to the layers' device.
+    pub(crate) backend: &'a dyn Backend,
+    pub(crate) device: &'a Device,
 }
 
 impl fmt::Debug for SideInputs<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.packets.fmt(f)
+        self.values.fmt(f)
     }
 }
 
@@ -92,7 +94,7 @@ impl<'a> LayerContext<'a> {
             observations: Vec::new(),
             popped: SkipValues::new(),
             stashed: SkipValues::new(),
-            side: SideInputs::default(),
+            side: None,
             compute: None,
         }
     }
@@ -252,25 +254,46 @@ impl<'a> LayerContext<'a> {
     ///
     /// # Panics
     ///
-    /// If the step was given no side input of this name, or one of another type, or if a device
-    /// fails while the value is moved.
+    /// If the step was given no side input of this name, one of another type or a
+    /// [constant](Self::side_constant), or if a device fails while the value is moved.
     #[must_use]
     pub fn side_input<T: Boundary>(&self, name: &str) -> T {
-        let layer = self.layer;
-        let packets = self.side.packets;
-        let Some(packet) = packets.and_then(|packets| packets.get(name)) else {
-            let known: Vec<&String> = packets.into_iter().flatten().map(|(name, _)| name).collect();
+        self.side_value(name, SideKind::PerSample)
+    }
+
+    /// Returns a value that is the same for all samples, whole for every micro-batch.
+    ///
+    /// Such values are given to a step by name with
+    /// [`Pipeline::side_constant`](crate::Pipeline::side_constant).
+    ///
+    /// # Panics
+    ///
+    /// As [`side_input`](Self::side_input), also if the value was given per sample.
+    #[must_use]
+    pub fn side_constant<T: Boundary>(&self, name: &str) -> T {
+        self.side_value(name, SideKind::Constant)
+    }
+
+    /// Returns a side input, which must have been given as one of this kind.
+    fn side_value<T: Boundary>(&self, name: &str, kind: SideKind) -> T {
+        let (layer, wanted) = (self.layer, kind.method());
+        let side = self.side.and_then(|side| Some((side, side.values.get(name)?)));
+        let Some((SideInputs { backend, device, .. }, value)) = side else {
+            let known = self.side.iter().flat_map(|side| side.values.keys());
+            let known: Vec<&String> = known.collect();
             panic!(
                 "layer `{layer}` asks for the side input `{name}`, the step was given {known:?}: \
-                 call `.side_input(\"{name}\", …)` on the pipeline before every step, evaluation \
+                 call `.{wanted}(\"{name}\", …)` on the pipeline before every step, evaluation \
                  and prediction"
             );
         };
-        let packet = packet.clone();
-        let received = match self.side.receiver {
-            Some((backend, device)) => backend.receive(packet, device),
-            None => Ok(packet),
-        };
+        assert!(
+            value.kind == kind,
+            "layer `{layer}` asks for `{name}` with `{wanted}`, but it was given with `{}`: what \
+             is cut by sample is `side_input` on both sides, what is whole is `side_constant`",
+            value.kind.method()
+        );
+        let received = value.on_device(device, |packet| backend.receive(packet, device));
         let received = received
             .unwrap_or_else(|error| panic!("layer `{layer}`: the side input `{name}`: {error}"));
         let parts = received.into_values().into_iter().map(|part| {

@@ -1,6 +1,6 @@
 //! The configuration of a pipeline.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -29,6 +29,7 @@ use crate::pipeline::settings::Settings;
 use crate::pipeline::summary::SharedDevice;
 use crate::value::boundary::Boundary;
 use crate::value::packet::Packet;
+use crate::value::side::SideValues;
 
 /// Configures a [`Pipeline`].
 ///
@@ -338,7 +339,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             scaler: spec.scaler,
             metric_names: spec.metric_names,
             ties: spec.settings.ties,
-            side: BTreeMap::new(),
+            side: SideValues::new(),
             partition: spec.partition,
             types: PhantomData,
         })

@@ -21,6 +21,7 @@ use crate::parameters::averaging::Averaging;
 use crate::profile::profiling::Profiling;
 use crate::value::packet::Packet;
 use crate::value::part::{Part, copied};
+use crate::value::side::SideValues;
 
 /// The values that neighbouring layers begin with.
 pub(super) struct Start {
@@ -52,7 +53,7 @@ pub(super) struct Subject {
     /// The samples of each size.
     pub(super) sizes: Vec<usize>,
     /// The side inputs of each size, by name.
-    pub(super) side: Vec<BTreeMap<String, Packet>>,
+    pub(super) side: Vec<SideValues>,
 }
 
 /// The results of one forward of all layers.

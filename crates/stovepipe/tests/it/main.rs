@@ -13,6 +13,7 @@ mod profile;
 mod readme;
 mod semantics;
 mod shapes;
+mod side_inputs;
 mod skips;
 mod ties;
 mod values;

@@ -159,7 +159,9 @@ fn side_inputs_reach_any_stage() {
     assert!(error.contains("takes Tensor<2, Bool>, but was given"), "{error}");
     pipeline.side_input("mask", mask(3));
     let error = pipeline.step(x, y).expect_err("too few").to_string();
-    assert_eq!(error, "the side input `mask` has 3 samples, the input 4: give one for each sample");
+    let expected = "the side input `mask` has 3 samples, the input 4: give one for each sample, or \
+                    give what is the same for all samples with `.side_constant(\"mask\", …)`";
+    assert_eq!(error, expected);
 }
 
 #[test]
