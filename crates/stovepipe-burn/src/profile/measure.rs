@@ -14,7 +14,8 @@ use stovepipe_tune::{LayerProfile, Profile};
 
 use crate::backend::Backend;
 use crate::backend::rank_job::RankJob;
-use crate::error::{BuildError, ProfileError, StageError};
+use crate::error::profile::ProfileError;
+use crate::error::{BuildError, StageError};
 use crate::layer::context::SkipValues;
 use crate::loss::erasure::ErasedLoss;
 use crate::model::layer_spec::{LayerSpec, MakeContext};
