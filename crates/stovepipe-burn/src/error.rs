@@ -3,13 +3,17 @@
 use burn::tensor::FloatDType;
 use stovepipe_checkpoint::PolicyError;
 use stovepipe_partition::PartitionError;
-use stovepipe_runtime::StepError;
+use stovepipe_runtime::{Cause, StepError};
 use stovepipe_schedule::PlanError;
 use stovepipe_transport::WireError;
-use stovepipe_tune::TuneError;
 
 use crate::backend::error::BackendError;
+use crate::error::shape::ShapeError;
 use crate::value::boundary::BoundaryError;
+
+pub(crate) mod panic;
+pub(crate) mod profile;
+pub(crate) mod shape;
 
 /// The reasons why a pipeline can't be built.
 #[derive(Debug, thiserror::Error)]
@@ -178,6 +182,22 @@ pub enum BuildError {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StageError {
+    /// A layer panicked.
+    #[error("layer `{layer}` panicked: {message}")]
+    LayerPanicked {
+        /// The layer.
+        layer: String,
+        /// The message of the panic.
+        message: String,
+    },
+    /// The loss or a metric panicked.
+    #[error("{what} panicked: {message}")]
+    LossPanicked {
+        /// The words for it: the loss, or the metric and its name.
+        what: String,
+        /// The message of the panic.
+        message: String,
+    },
     /// A value of the wrong type arrived.
     #[error("layer `{layer}` {source}")]
     Boundary {
@@ -209,6 +229,9 @@ pub enum StageError {
         /// The names that the forward stashed.
         found: Vec<String>,
     },
+    /// A value has another shape than it is given as.
+    #[error(transparent)]
+    Value(#[from] ShapeError),
     /// The loss was given a value of another type than it takes.
     #[error("the loss {0}")]
     Loss(BoundaryError),
@@ -253,6 +276,20 @@ pub enum StageError {
 }
 
 impl StageError {
+    /// Returns the name of the layer that failed, if a layer did.
+    #[must_use]
+    pub fn layer(&self) -> Option<&str> {
+        match self {
+            Self::LayerPanicked { layer, .. }
+            | Self::Boundary { layer, .. }
+            | Self::Shape { layer, .. }
+            | Self::Stash { layer, .. }
+            | Self::Order { layer, .. } => Some(layer),
+            Self::Value(error) => error.layer(),
+            _ => None,
+        }
+    }
+
     /// Says that the executor asked for an action before a step has begun.
     pub(crate) fn no_step(layer: &str) -> Self {
         Self::Order { layer: layer.to_owned(), problem: "no step has begun" }
@@ -291,7 +328,8 @@ pub enum TrainError {
     },
     /// A side input has another number of samples than the input.
     #[error(
-        "the side input `{name}` has {found} samples, the input {input}: give one for each sample"
+        "the side input `{name}` has {found} samples, the input {input}: give one for each sample, \
+         or give what is the same for all samples with `.side_constant(\"{name}\", …)`"
     )]
     SideInput {
         /// The side input's name.
@@ -341,46 +379,26 @@ pub enum TrainError {
     Wire(#[from] WireError),
 }
 
-/// The reasons why a model can't be measured.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ProfileError {
-    /// The model, the backend or the configuration is unusable.
-    #[error(transparent)]
-    Build(#[from] BuildError),
-    /// The input or target can't be cut into samples.
-    #[error("the {what} can't be cut into samples: {reason}")]
-    Batch {
-        /// The word for the value: input or target.
-        what: &'static str,
-        /// The reason.
-        reason: String,
-    },
-    /// A size can't be measured with this batch.
-    #[error(
-        "the batch has {samples} samples, the sizes are {sizes:?}: give sizes from 1 to {samples}"
-    )]
-    Sizes {
-        /// The sizes that were asked for, in samples.
-        sizes: Vec<usize>,
-        /// The number of samples in the batch.
-        samples: usize,
-    },
-    /// A layer failed.
-    #[error("measuring the layers {layers} failed: {source}")]
-    Layer {
-        /// The layers that were measured together.
-        layers: String,
-        /// The reason.
-        source: StageError,
-    },
-    /// A layer panicked.
-    #[error("one of the layers {layers} panicked while it was measured: its message stands above")]
-    Panicked {
-        /// The layers that were measured together.
-        layers: String,
-    },
-    /// The measurements make no valid profile.
-    #[error(transparent)]
-    Tune(#[from] TuneError),
+impl TrainError {
+    /// Returns the name of the layer that failed, if a layer of this process did.
+    ///
+    /// Where ranks are processes, the others have the name only in the text of the error.
+    ///
+    /// ```
+    /// use stovepipe_burn::{StageError, TrainError};
+    ///
+    /// let panicked =
+    ///     StageError::LayerPanicked { layer: "up".to_owned(), message: "why".to_owned() };
+    /// assert_eq!(TrainError::from(panicked).layer(), Some("up"));
+    /// ```
+    #[must_use]
+    pub fn layer(&self) -> Option<&str> {
+        match self {
+            Self::Stage(error) => error.layer(),
+            Self::Step(StepError::Stage { cause: Cause::Error(error), .. }) => {
+                error.downcast_ref::<StageError>()?.layer()
+            }
+            _ => None,
+        }
+    }
 }

@@ -8,7 +8,9 @@ use crate::value::boundary::Boundary;
 pub(crate) mod apply;
 pub(crate) mod batch_norm;
 pub(crate) mod context;
+pub(crate) mod noise;
 pub(crate) mod random;
+pub(crate) mod sample_axis;
 pub(crate) mod statistics;
 
 /// A Burn module with one typed input and one typed output: the smallest thing that is cut
@@ -54,7 +56,7 @@ pub trait Layer: Module + 'static {
     /// # Panics
     ///
     /// May panic, as tensor operations do on wrong shapes. The step then ends with an error
-    /// that names the stage, and nothing is updated.
+    /// that names the layer and its stage, and nothing is updated.
     fn forward(&self, input: Self::Input, context: &mut LayerContext<'_>) -> Self::Output;
 
     /// Returns the names of the values that every forward [stashes](LayerContext::stash) for a

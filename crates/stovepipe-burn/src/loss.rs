@@ -3,6 +3,8 @@
 
 use burn::tensor::Tensor;
 
+use crate::error::shape::ShapeError;
+
 pub(crate) mod erasure;
 pub(crate) mod losses;
 pub(crate) mod scaling;
@@ -17,10 +19,27 @@ pub struct LossSum {
 }
 
 impl LossSum {
+    /// Refuses a sum or a weight that isn't one number. `what` names the loss.
+    pub(crate) fn check(&self, what: &str) -> Result<(), ShapeError> {
+        let weight = match &self.weight {
+            Weight::Known(_) => None,
+            Weight::OnDevice(weight) => Some(("weight", weight)),
+        };
+        let mut numbers = [("sum", &self.sum)].into_iter().chain(weight);
+        match numbers.find(|(_, number)| number.dims() != [1]) {
+            Some((part, number)) => Err(ShapeError::LossSum {
+                what: what.to_owned(),
+                part,
+                shape: number.dims().to_vec(),
+            }),
+            None => Ok(()),
+        }
+    }
+
     /// Creates a loss of a sum of shape `[1]` and the weight that divides it.
     ///
     /// The weight is a number, or a tensor of shape `[1]` if it depends on the data. The
-    /// tensor is read once at the end of the step.
+    /// tensor is read once at the end of the step. With other shapes the step fails.
     #[must_use]
     pub fn new(sum: Tensor<1>, weight: impl Into<Weight>) -> Self {
         Self { sum, weight: weight.into() }

@@ -23,6 +23,7 @@ use crate::stage::report::{Report, added_by_layers, mean, metrics_of, norm_of, s
 use crate::stage::tied_gradients::{tied_squared_norm, tied_sums};
 use crate::value::boundary::{Boundary, from_parts, into_packet};
 use crate::value::packet::Packet;
+use crate::value::side::{SideKind, SideValue, SideValues};
 
 pub(crate) mod agreement;
 pub(crate) mod assemble;
@@ -60,7 +61,7 @@ pub struct Pipeline<I = NoLoss, O = NoLoss, T = NoLoss> {
     pub(crate) metric_names: Vec<String>,
     pub(crate) ties: Arc<[Tie]>,
     /// The side inputs of the next call.
-    pub(crate) side: BTreeMap<String, Packet>,
+    pub(crate) side: SideValues,
     pub(crate) partition: Partition,
     pub(crate) summaries: Vec<StageSummary>,
     pub(crate) shared_devices: Vec<SharedDevice>,
@@ -213,11 +214,24 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
     ///
     /// Any layer can ask for it by this name: see
     /// [`LayerContext::side_input`](crate::LayerContext::side_input). Its first axis is the
-    /// batch axis, along which it is cut like the input.
+    /// batch axis, along which it is cut like the input. What has no batch axis is given with
+    /// [`side_constant`](Self::side_constant).
     ///
     /// Call it before each of them: `pipeline.side_input("mask", mask).step(input, target)?`.
     pub fn side_input(&mut self, name: impl Into<String>, value: impl Boundary) -> &mut Self {
-        self.side.insert(name.into(), into_packet(value));
+        let value = SideValue::new(SideKind::PerSample, into_packet(value));
+        self.side.insert(name.into(), value);
+        self
+    }
+
+    /// Gives the next step, evaluation or prediction a value that is the same for all samples,
+    /// such as a table or a causal mask.
+    ///
+    /// It is whole for every micro-batch, whatever its shape. Layers ask for it with
+    /// [`LayerContext::side_constant`](crate::LayerContext::side_constant).
+    pub fn side_constant(&mut self, name: impl Into<String>, value: impl Boundary) -> &mut Self {
+        let value = SideValue::new(SideKind::Constant, into_packet(value));
+        self.side.insert(name.into(), value);
         self
     }
 

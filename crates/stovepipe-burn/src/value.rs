@@ -5,4 +5,5 @@ pub(crate) mod boundary;
 pub(crate) mod dtype;
 pub(crate) mod packet;
 pub(crate) mod part;
+pub(crate) mod side;
 pub(crate) mod wire;

@@ -7,6 +7,7 @@ use burn::tensor::TensorData;
 
 use crate::autodiff::tape::{Backwarded, Forward, Forwarded, Tape};
 use crate::error::StageError;
+use crate::error::panic::guarded;
 use crate::layer::context::{LayerContext, SkipValues};
 use crate::parameters::averaging::Averaging;
 use crate::value::part::Part;
@@ -98,4 +99,15 @@ pub(crate) trait ErasedLayer: Send {
 
     /// Copies the parameters to the host, by path.
     fn parameters(&self) -> BTreeMap<String, TensorData>;
+}
+
+impl dyn ErasedLayer + '_ {
+    /// Does `work` with the layer; a panic becomes an error that names the layer.
+    pub(crate) fn guarded<R>(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<R, StageError>,
+    ) -> Result<R, StageError> {
+        let layer = self.name().to_owned();
+        guarded(|| work(self), |message| StageError::LayerPanicked { layer, message })
+    }
 }

@@ -261,6 +261,7 @@ impl<L: Layer> ErasedLayer for TrainedLayer<L> {
             .map_err(|source| StageError::Boundary { layer: self.name.to_string(), source })?;
         let module = self.module_for(mode)?;
         let outputs = self.typed(into_parts(module.inner().forward(input, context)));
+        context.check()?;
         let stashed = self.take_stashed(context)?;
         let packets =
             stashed.iter().map(|(name, parts)| (name.clone(), Packet::of(detached(parts))));

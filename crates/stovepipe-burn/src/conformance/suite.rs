@@ -1,6 +1,5 @@
 //! The checks, and running them one after the other, each within a limit.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -10,6 +9,7 @@ use crate::backend::error::BackendError;
 use crate::conformance::report::Finding;
 use crate::conformance::verdict::{Outcome, Verdict};
 use crate::conformance::{devices, memory, training, values};
+use crate::error::panic::panic_message;
 
 /// One check of the suite.
 #[derive(Clone, Copy)]
@@ -32,7 +32,7 @@ impl Check {
     /// Which rule was broken and how.
     pub fn run(&self, backend: &Arc<dyn Backend>) -> Verdict {
         catch_unwind(AssertUnwindSafe(|| (self.act)(backend)))
-            .unwrap_or_else(|panic| Err(format!("panicked: {}", message(&*panic))))
+            .unwrap_or_else(|panic| Err(format!("panicked: {}", panic_message(&*panic))))
     }
 }
 
@@ -118,7 +118,7 @@ pub fn run_all_within(
 /// Which rule was broken and how.
 pub fn missing_device(backend: impl Backend) -> Verdict {
     let devices = catch_unwind(AssertUnwindSafe(|| backend.devices()));
-    match devices.map_err(|panic| format!("devices() panicked: {}", message(&*panic)))? {
+    match devices.map_err(|panic| format!("devices() panicked: {}", panic_message(&*panic)))? {
         Err(BackendError::NoDevice { wanted, advice, .. })
             if !wanted.is_empty() && !advice.is_empty() =>
         {
@@ -127,9 +127,4 @@ pub fn missing_device(backend: impl Backend) -> Verdict {
         Err(error) => Err(format!("devices() should say what is missing and what to do: {error}")),
         Ok(devices) => Err(format!("devices() should fail, but returned {devices:?}")),
     }
-}
-
-fn message(panic: &(dyn Any + Send)) -> &str {
-    let owned = panic.downcast_ref::<String>().map(String::as_str);
-    owned.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }

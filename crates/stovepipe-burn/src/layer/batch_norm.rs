@@ -7,6 +7,7 @@ use burn::nn::Initializer;
 use burn::tensor::module::{batch_norm, batch_norm_train};
 use burn::tensor::{Device, Tensor};
 
+use crate::error::shape::ShapeError;
 use crate::layer::context::{LayerContext, Pass};
 use crate::layer::statistics::{Observation, RunningStatistics};
 use crate::value::dtype::{cast, widen};
@@ -15,7 +16,8 @@ use crate::value::dtype::{cast, widen};
 /// to be used inside a [`Layer`](crate::Layer).
 ///
 /// In training each micro-batch is normalized by its own mean and variance. So the results
-/// depend on the number of micro-batches.
+/// depend on the number of micro-batches. One with a single value of each feature, such as one
+/// sample of shape `[1, features]`, has no variance: the step fails.
 ///
 /// Evaluation normalizes with the running statistics. They move once per step (or
 /// accumulation) that succeeds, by the mean and the unbiased variance of the whole mini-batch.
@@ -115,6 +117,11 @@ impl BatchNorm {
             return cast(batch_norm(x, gamma, beta, mean, variance, self.epsilon), dtype);
         }
         let count = x.shape().num_elements() / x.dims()[1].max(1);
+        if count == 1 {
+            let (layer, shape) = (context.layer().to_owned(), x.dims().to_vec());
+            context.refuse(ShapeError::SingleValue { layer, shape });
+            return cast(x, dtype);
+        }
         let found = batch_norm_train(x, gamma, beta, self.epsilon);
         context.observe(Observation {
             running: self.running.clone(),

@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-use burn::tensor::{DType, Device, FloatDType, Tensor};
+use burn::tensor::{Device, FloatDType, Tensor};
 
 use crate::backend::Backend;
+use crate::error::shape::ShapeError;
 use crate::layer::random::Draw;
 use crate::layer::statistics::Observation;
 use crate::value::boundary::{Boundary, from_parts, into_packet};
 use crate::value::dtype;
 use crate::value::packet::Packet;
+use crate::value::side::{SideKind, SideValues};
 
 /// The reason why a layer's forward runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,13 +41,15 @@ pub struct LayerContext<'a> {
     draws: u32,
     /// The losses that this forward adds. Shapes `[1]`.
     losses: Vec<Tensor<1>>,
+    /// The first reason to refuse the forward.
+    refusal: Option<ShapeError>,
     /// The observations of batch normalizations.
     observations: Vec<Observation>,
     /// The values that the layer may pop and hasn't popped yet.
     pub(crate) popped: SkipValues,
     /// The values that the layer stashed.
     pub(crate) stashed: SkipValues,
-    pub(crate) side: SideInputs<'a>,
+    pub(crate) side: Option<SideInputs<'a>>,
     /// The type of floats that the layer computes in, if it was set.
     pub(crate) compute: Option<FloatDType>,
 }
@@ -54,16 +58,17 @@ pub struct LayerContext<'a> {
 pub(crate) type SkipValues = BTreeMap<String, Packet>;
 
 /// The side inputs of a micro-batch.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct SideInputs<'a> {
-    pub(crate) packets: Option<&'a BTreeMap<String, Packet>>,
-    /// The backend that moves them to the layers' device, and that device.
-    pub(crate) receiver: Option<(&'a dyn Backend, &'a Device)>,
+    pub(crate) values: &'a SideValues,
+    /// The backend that moves them to the layers' device.
+    pub(crate) backend: &'a dyn Backend,
+    pub(crate) device: &'a Device,
 }
 
 impl fmt::Debug for SideInputs<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.packets.fmt(f)
+        self.values.fmt(f)
     }
 }
 
@@ -85,12 +90,23 @@ impl<'a> LayerContext<'a> {
             layer,
             draws: 0,
             losses: Vec::new(),
+            refusal: None,
             observations: Vec::new(),
             popped: SkipValues::new(),
             stashed: SkipValues::new(),
-            side: SideInputs::default(),
+            side: None,
             compute: None,
         }
+    }
+
+    /// Lets the forward fail once it has returned, for the first reason that is given.
+    pub(crate) fn refuse(&mut self, reason: ShapeError) {
+        self.refusal.get_or_insert(reason);
+    }
+
+    /// Fails if the forward was refused.
+    pub(crate) fn check(&mut self) -> Result<(), ShapeError> {
+        self.refusal.take().map_or(Ok(()), Err)
     }
 
     pub(crate) fn observe(&mut self, observation: Observation) {
@@ -221,7 +237,13 @@ impl<'a> LayerContext<'a> {
     /// `sum`, of shape `[1]`, is a sum over the samples of the micro-batch in the unit of the
     /// loss's own sum: both are divided by the weight of the whole mini-batch. Evaluation
     /// reports it next to the loss. A recomputation doesn't count it again.
+    ///
+    /// With another shape than `[1]` the step fails: added to others it would be broadcast.
     pub fn add_loss(&mut self, sum: Tensor<1>) {
+        if sum.dims() != [1] {
+            let (layer, shape) = (self.layer.to_owned(), sum.dims().to_vec());
+            return self.refuse(ShapeError::AddedLoss { layer, shape });
+        }
         self.losses.push(dtype::widen(sum));
     }
 
@@ -232,25 +254,46 @@ impl<'a> LayerContext<'a> {
     ///
     /// # Panics
     ///
-    /// If the step was given no side input of this name, or one of another type, or if a device
-    /// fails while the value is moved.
+    /// If the step was given no side input of this name, one of another type or a
+    /// [constant](Self::side_constant), or if a device fails while the value is moved.
     #[must_use]
     pub fn side_input<T: Boundary>(&self, name: &str) -> T {
-        let layer = self.layer;
-        let packets = self.side.packets;
-        let Some(packet) = packets.and_then(|packets| packets.get(name)) else {
-            let known: Vec<&String> = packets.into_iter().flatten().map(|(name, _)| name).collect();
+        self.side_value(name, SideKind::PerSample)
+    }
+
+    /// Returns a value that is the same for all samples, whole for every micro-batch.
+    ///
+    /// Such values are given to a step by name with
+    /// [`Pipeline::side_constant`](crate::Pipeline::side_constant).
+    ///
+    /// # Panics
+    ///
+    /// As [`side_input`](Self::side_input), also if the value was given per sample.
+    #[must_use]
+    pub fn side_constant<T: Boundary>(&self, name: &str) -> T {
+        self.side_value(name, SideKind::Constant)
+    }
+
+    /// Returns a side input, which must have been given as one of this kind.
+    fn side_value<T: Boundary>(&self, name: &str, kind: SideKind) -> T {
+        let (layer, wanted) = (self.layer, kind.method());
+        let side = self.side.and_then(|side| Some((side, side.values.get(name)?)));
+        let Some((SideInputs { backend, device, .. }, value)) = side else {
+            let known = self.side.iter().flat_map(|side| side.values.keys());
+            let known: Vec<&String> = known.collect();
             panic!(
                 "layer `{layer}` asks for the side input `{name}`, the step was given {known:?}: \
-                 call `.side_input(\"{name}\", …)` on the pipeline before every step, evaluation \
+                 call `.{wanted}(\"{name}\", …)` on the pipeline before every step, evaluation \
                  and prediction"
             );
         };
-        let packet = packet.clone();
-        let received = match self.side.receiver {
-            Some((backend, device)) => backend.receive(packet, device),
-            None => Ok(packet),
-        };
+        assert!(
+            value.kind == kind,
+            "layer `{layer}` asks for `{name}` with `{wanted}`, but it was given with `{}`: what \
+             is cut by sample is `side_input` on both sides, what is whole is `side_constant`",
+            value.kind.method()
+        );
+        let received = value.on_device(device, |packet| backend.receive(packet, device));
         let received = received
             .unwrap_or_else(|error| panic!("layer `{layer}`: the side input `{name}`: {error}"));
         let parts = received.into_values().into_iter().map(|part| {
@@ -269,114 +312,10 @@ impl<'a> LayerContext<'a> {
         }
     }
 
-    /// Sets elements of `x` to zero with this probability in training (Srivastava et al.,
-    /// Journal of Machine Learning Research 15, 2014).
-    ///
-    /// The other elements are multiplied by `1 / (1 - probability)`. In evaluation `x` is
-    /// returned as it is. `x` is of shape `[batch, …]`, which stays.
-    ///
-    /// The choice of elements is a pure function of:
-    ///
-    /// - the pipeline's seed, the step and the layer's name
-    /// - the number of draws before in the same forward
-    /// - the number of the sample in the mini-batch, and that of the element in the sample
-    ///
-    /// So it is the same when the forward is recomputed, and for every number of stages and
-    /// micro-batches.
-    ///
-    /// ```
-    /// use burn::module::Module;
-    /// use burn::nn::Linear;
-    /// use burn::tensor::Tensor;
-    /// use stovepipe_burn::{LayerContext, Layer};
-    ///
-    /// #[derive(Module, Debug)]
-    /// struct Regularized {
-    ///     linear: Linear,
-    /// }
-    ///
-    /// impl Layer for Regularized {
-    ///     type Input = Tensor<2>;
-    ///     type Output = Tensor<2>;
-    ///
-    ///     fn forward(&self, x: Tensor<2>, context: &mut LayerContext<'_>) -> Tensor<2> {
-    ///         let x = context.dropout(x, 0.1);
-    ///         self.linear.forward(x)
-    ///     }
-    /// }
-    /// ```
-    ///
-    /// # Panics
-    ///
-    /// If the probability isn't at least 0 and below 1, or if the number of elements of `x`
-    /// isn't a multiple of the number of samples.
-    pub fn dropout<const D: usize>(&mut self, x: Tensor<D>, probability: f64) -> Tensor<D> {
-        assert!(
-            (0.0..1.0).contains(&probability),
-            "the probability of dropout is {probability}: give at least 0 and less than 1"
-        );
-        let draw = self.draw();
-        if self.pass == Pass::Evaluate || probability == 0.0 {
-            return x;
-        }
-        let kept = 1.0 - probability;
-        let device = x.device().inner();
-        let mask = draw.mask(x.dims(), &self.samples, &device, kept, 1.0 / kept);
-        let mask = typed_as(mask, &x);
-        x * mask
-    }
-
-    /// Draws uniform numbers of at least 0 and below 1, in the shape `[batch, …]` of `like`.
-    ///
-    /// They are keyed as those of [`dropout`](Self::dropout), in training and in evaluation.
-    /// No gradient flows into them.
-    ///
-    /// # Panics
-    ///
-    /// If the number of elements of `like` isn't a multiple of the number of samples.
-    pub fn uniform<const D: usize>(&mut self, like: &Tensor<D>) -> Tensor<D> {
-        // Rounded to 16 bits, the largest would become 1.
-        let below_one = match like.dtype() {
-            DType::BF16 => 1.0 - 1.0 / 256.0,
-            DType::F16 => 1.0 - 1.0 / 2048.0,
-            _ => 1.0,
-        };
-        let numbers = self.draw_uniform(like);
-        typed_as(if below_one < 1.0 { numbers.clamp_max(below_one) } else { numbers }, like)
-    }
-
-    /// Draws uniform numbers in 32 bits and without autodiff.
-    fn draw_uniform<const D: usize>(&mut self, like: &Tensor<D>) -> Tensor<D> {
-        let draw = self.draw();
-        draw.uniform(like.dims(), &self.samples, &like.device().inner())
-    }
-
-    /// Draws normal numbers of mean 0 and standard deviation 1, in the shape `[batch, …]` of
-    /// `like`.
-    ///
-    /// They are made of two draws of uniform numbers, keyed as those of
-    /// [`uniform`](Self::uniform), by the transform of Box and Muller (Annals of Mathematical
-    /// Statistics 29, 1958).
-    ///
-    /// # Panics
-    ///
-    /// As [`uniform`](Self::uniform).
-    pub fn normal<const D: usize>(&mut self, like: &Tensor<D>) -> Tensor<D> {
-        // From above 0 to 1, so that the logarithm is finite.
-        let radius = self.draw_uniform(like).neg().add_scalar(1.0).log().mul_scalar(-2.0).sqrt();
-        let angle = self.draw_uniform(like).mul_scalar(std::f64::consts::TAU);
-        typed_as(radius * angle.cos(), like)
-    }
-
-    fn draw(&mut self) -> Draw {
+    /// Begins the next draw of random numbers.
+    pub(super) fn draw(&mut self) -> Draw {
         let draw = Draw::new(self.key.seed, self.key.updates, self.layer, self.draws);
         self.draws += 1;
         draw
     }
-}
-
-/// Casts constants to the type of `like`, and turns autodiff on where `like` has it.
-fn typed_as<const D: usize>(constants: Tensor<D>, like: &Tensor<D>) -> Tensor<D> {
-    let constants = dtype::cast(constants, like.dtype());
-    if like.device().is_autodiff() { Tensor::from_inner(constants) } else { constants }
 }

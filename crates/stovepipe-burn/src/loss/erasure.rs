@@ -3,6 +3,7 @@
 use burn::tensor::Tensor;
 
 use crate::error::StageError;
+use crate::error::panic::guarded;
 use crate::loss::{Loss, LossSum};
 use crate::value::boundary::{Boundary, from_parts};
 use crate::value::packet::Packet;
@@ -12,12 +13,21 @@ use crate::value::part::Part;
 pub(crate) type ErasedLoss =
     dyn Fn(Vec<Box<dyn Part>>, Packet) -> Result<LossSum, StageError> + Send + Sync;
 
-/// Erases the types of a loss; it fails on values of other types.
-pub(crate) fn erase<O: Boundary, T: Boundary>(loss: impl Loss<O, T>) -> Box<ErasedLoss> {
+/// Erases the types of a loss or a metric, which `what` names in errors.
+///
+/// It fails on values of other types, if it panics, and if its sum or its weight is not one
+/// number.
+pub(crate) fn erase<O: Boundary, T: Boundary>(
+    what: String,
+    loss: impl Loss<O, T>,
+) -> Box<ErasedLoss> {
     Box::new(move |output, target| {
         let output = from_parts::<O>(output).map_err(StageError::Loss)?;
         let target = from_parts::<T>(target.into_values()).map_err(StageError::Loss)?;
-        Ok(loss.forward(output, target))
+        let named = |message| StageError::LossPanicked { what: what.clone(), message };
+        let result = guarded(|| Ok(loss.forward(output, target)), named)?;
+        result.check(&what)?;
+        Ok(result)
     })
 }
 

@@ -5,6 +5,11 @@ use burn::tensor::{Int, Tensor};
 
 use crate::loss::{Loss, LossSum};
 
+/// Stops a loss whose outputs and targets would be broadcast to each other.
+fn assert_same<const D: usize>(what: &str, found: [usize; D], targets: [usize; D]) {
+    assert_eq!(found, targets, "{what} must have the shape of the targets, or it is broadcast");
+}
+
 /// The mean squared error over all elements. Outputs and targets have the same shape
 /// `[batch, …]`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -12,6 +17,7 @@ pub struct MeanSquaredError;
 
 impl<const D: usize> Loss<Tensor<D>, Tensor<D>> for MeanSquaredError {
     fn forward(&self, output: Tensor<D>, target: Tensor<D>) -> LossSum {
+        assert_same("the output", output.dims(), target.dims());
         let elements = target.shape().num_elements() as f64;
         LossSum::new((output - target).powi_scalar(2).sum(), elements)
     }
@@ -36,7 +42,9 @@ pub struct Weighted<L>(L);
 
 impl<const D: usize> Loss<Tensor<D>, (Tensor<D>, Tensor<1>)> for Weighted<MeanSquaredError> {
     fn forward(&self, output: Tensor<D>, (target, weights): (Tensor<D>, Tensor<1>)) -> LossSum {
+        assert_same("the output", output.dims(), target.dims());
         let [samples] = weights.dims();
+        assert_same("the weight of samples", [samples], [target.dims()[0]]);
         let per_sample = target.shape().num_elements() / samples.max(1);
         let squares = (output - target).powi_scalar(2).reshape([samples, per_sample]).sum_dim(1);
         let sum = (squares * weights.clone().reshape([samples, 1])).sum();
@@ -111,6 +119,7 @@ impl Loss<Tensor<2>, (Tensor<1, Int>, Tensor<1>)> for Weighted<CrossEntropy> {
         logits: Tensor<2>,
         (targets, weights): (Tensor<1, Int>, Tensor<1>),
     ) -> LossSum {
+        assert_same("the weight of targets", weights.dims(), targets.dims());
         let sum = (log_likelihood(logits, targets) * weights.clone()).sum().neg();
         LossSum::new(sum, weights.sum())
     }
@@ -153,6 +162,7 @@ pub struct Accuracy;
 impl Loss<Tensor<2>, Tensor<1, Int>> for Accuracy {
     fn forward(&self, logits: Tensor<2>, targets: Tensor<1, Int>) -> LossSum {
         let [samples] = targets.dims();
+        assert_same("the batch of logits", [logits.dims()[0]], [samples]);
         let hits = logits.argmax(1).reshape([samples]).equal(targets);
         LossSum::new(hits.float().sum(), samples as f64)
     }

@@ -1,6 +1,6 @@
 //! The configuration of a pipeline.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -29,6 +29,7 @@ use crate::pipeline::settings::Settings;
 use crate::pipeline::summary::SharedDevice;
 use crate::value::boundary::Boundary;
 use crate::value::packet::Packet;
+use crate::value::side::SideValues;
 
 /// Configures a [`Pipeline`].
 ///
@@ -277,7 +278,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
     pub fn loss<U: Boundary>(self, loss: impl Loss<O, U>) -> Builder<I, O, U> {
         let Self { model, mut settings, .. } = self;
         settings.metrics.clear();
-        let loss = Some(Arc::from(erase::<O, U>(loss)));
+        let loss = Some(Arc::from(erase::<O, U>("the loss".to_owned(), loss)));
         Builder { model, settings, loss, target: PhantomData }
     }
 
@@ -291,7 +292,9 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
     where
         T: Boundary,
     {
-        self.settings.metrics.push((name.into(), erase::<O, T>(metric)));
+        let name = name.into();
+        let metric = erase::<O, T>(format!("the metric `{name}`"), metric);
+        self.settings.metrics.push((name, metric));
         self
     }
 
@@ -336,7 +339,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             scaler: spec.scaler,
             metric_names: spec.metric_names,
             ties: spec.settings.ties,
-            side: BTreeMap::new(),
+            side: SideValues::new(),
             partition: spec.partition,
             types: PhantomData,
         })

@@ -86,10 +86,16 @@ impl Planner {
     /// Makes the program of a step: what is run, in which order, and what is kept until the
     /// backward.
     pub(crate) fn program(&self, mode: Mode, micro_batches: usize) -> Result<Program, BuildError> {
-        let mut plan = self.plan(micro_batches)?;
-        if mode == Mode::ForwardOnly {
-            plan = ForwardOnly::on_placement_of(&plan, micro_batches)?;
-        } else if plan.mode() != Mode::Training {
+        let plan = match mode {
+            // Only the placement counts, which is the same for every number of micro-batches. So
+            // a schedule that plans for a fixed number serves smaller batches too.
+            Mode::ForwardOnly => {
+                let placed = self.plan(self.shape.micro_batches)?;
+                ForwardOnly::on_placement_of(&placed, micro_batches)?
+            }
+            _ => self.plan(micro_batches)?,
+        };
+        if mode != Mode::ForwardOnly && plan.mode() != Mode::Training {
             return Err(BuildError::Schedule {
                 schedule: self.schedule.name().to_owned(),
                 reason: "its plan has no backwards; evaluation makes its own plan".to_owned(),

@@ -3,7 +3,6 @@
 //!
 //! What follows from it is computed in `stovepipe-tune`.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -15,7 +14,8 @@ use stovepipe_tune::{LayerProfile, Profile};
 
 use crate::backend::Backend;
 use crate::backend::rank_job::RankJob;
-use crate::error::{BuildError, ProfileError, StageError};
+use crate::error::profile::ProfileError;
+use crate::error::{BuildError, StageError};
 use crate::layer::context::SkipValues;
 use crate::loss::erasure::ErasedLoss;
 use crate::model::layer_spec::{LayerSpec, MakeContext};
@@ -29,6 +29,7 @@ use crate::profile::subject::{LossAndTargets, Start, Subject, Values};
 use crate::value::boundary::{Boundary, into_packet};
 use crate::value::packet::Packet;
 use crate::value::part::copied;
+use crate::value::side::{SideValues, slice_all};
 
 impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
     /// Measures the model's layers on the backend's first device, with the first samples of a
@@ -57,9 +58,11 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
         let used = std::slice::from_ref(&device);
         check_compute_dtype(settings.compute_dtype, used, &self.model.layers, &layer_facts)?;
         let sizes = &profiling.sizes;
-        let inputs = cut_to_sizes("input", &into_packet(input), sizes)?;
-        let targets = cut_to_sizes("target", &into_packet(target), sizes)?;
-        let side = cut_side_inputs(profiling)?;
+        let input = into_packet(input);
+        let samples = input.samples().map_err(unfit("input"))?;
+        let inputs = cut_to_sizes("input", &input, samples, sizes)?;
+        let targets = cut_to_sizes("target", &into_packet(target), samples, sizes)?;
+        let side = cut_side_inputs(profiling, samples)?;
         let start = Start {
             is_first: true,
             inputs: received(inputs, &*backend, &device)?,
@@ -77,7 +80,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
         &self,
         backend: Arc<dyn Backend>,
         device: Device,
-        side: Vec<BTreeMap<String, Packet>>,
+        side: Vec<SideValues>,
         profiling: &'a Profiling,
     ) -> Bench<'a> {
         let Settings { optimizer, rates, seed, compute_dtype, atomic_updates, .. } = &self.settings;
@@ -106,13 +109,24 @@ fn first_device(backend: &dyn Backend) -> Result<Device, BuildError> {
     backend.devices()?.into_iter().next().ok_or(missing("device", "backend"))
 }
 
+/// Makes the error for a value that can't be cut. `what` names it.
+fn unfit(what: &'static str) -> impl Fn(String) -> ProfileError {
+    move |reason| ProfileError::Batch { what, reason }
+}
+
 /// Cuts the first samples off a packet, as many as each size says. `what` names it in errors.
+///
+/// Refuses one that hasn't as many samples as the input.
 fn cut_to_sizes(
     what: &'static str,
     packet: &Packet,
+    samples: usize,
     sizes: &[usize],
 ) -> Result<Vec<Packet>, ProfileError> {
-    let samples = packet.samples().map_err(|reason| ProfileError::Batch { what, reason })?;
+    let found = packet.samples().map_err(unfit(what))?;
+    if found != samples {
+        return Err(unfit(what)(format!("it has {found} samples, the input {samples}")));
+    }
     if sizes.is_empty() || sizes[0] == 0 || sizes.iter().any(|&size| size > samples) {
         return Err(ProfileError::Sizes { sizes: sizes.to_vec(), samples });
     }
@@ -120,15 +134,19 @@ fn cut_to_sizes(
 }
 
 /// Cuts the side inputs likewise, and returns them by size and name.
-fn cut_side_inputs(profiling: &Profiling) -> Result<Vec<BTreeMap<String, Packet>>, ProfileError> {
-    let mut by_size = vec![BTreeMap::new(); profiling.sizes.len()];
+fn cut_side_inputs(profiling: &Profiling, samples: usize) -> Result<Vec<SideValues>, ProfileError> {
     for (name, value) in &profiling.side {
-        let packets = cut_to_sizes("side input", value, &profiling.sizes)?;
-        for (side, packet) in by_size.iter_mut().zip(packets) {
-            side.insert(name.clone(), packet);
+        let Some(found) = value.samples() else { continue };
+        let unfit = |reason| unfit("side input")(format!("`{name}`: {reason}"));
+        let found = found.map_err(unfit)?;
+        if found != samples {
+            return Err(unfit(format!(
+                "it has {found} samples, the input {samples}; what isn't per sample is given with \
+                 `side_constant`"
+            )));
         }
     }
-    Ok(by_size)
+    Ok(profiling.sizes.iter().map(|&size| slice_all(&profiling.side, &(0..size))).collect())
 }
 
 /// Moves the inputs to the device.
@@ -150,7 +168,7 @@ pub(super) struct Bench<'a> {
     pub(super) compute: Option<FloatDType>,
     pub(super) rate: ModuleLearningRate,
     pub(super) atomic_updates: bool,
-    pub(super) side: Vec<BTreeMap<String, Packet>>,
+    pub(super) side: Vec<SideValues>,
     pub(super) profiling: &'a Profiling,
 }
 

@@ -64,7 +64,7 @@ impl Subject {
                 None => inputs.iter().map(|part| Some(part.duplicate())).collect(),
             };
             let stashed = tape.stashed_values();
-            self.layers[layer].backward(tape, gradients, stashed, 1.0)?;
+            self.layers[layer].guarded(|layer| layer.backward(tape, gradients, stashed, 1.0))?;
             let backward_bytes = count.most()?;
             found.push(LayerMemory {
                 activations: activation_bytes.saturating_add(input_bytes),

@@ -1,11 +1,10 @@
 //! The settings of [`Builder::profile`](crate::Builder::profile).
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::profile::counter::MemoryCounter;
 use crate::value::boundary::{Boundary, into_packet};
-use crate::value::packet::Packet;
+use crate::value::side::{SideKind, SideValue, SideValues};
 
 /// A function that is told the name and the number of the layer that comes next, and how many
 /// layers there are.
@@ -23,7 +22,7 @@ pub struct Profiling {
     pub(crate) warm_up: usize,
     pub(crate) together: usize,
     pub(crate) busy: usize,
-    pub(crate) side: BTreeMap<String, Packet>,
+    pub(crate) side: SideValues,
     pub(crate) memory: Option<Arc<dyn MemoryCounter>>,
     pub(crate) progress: Option<Arc<Progress>>,
 }
@@ -41,7 +40,7 @@ impl Profiling {
             warm_up: 2,
             together: 4,
             busy: 0,
-            side: BTreeMap::new(),
+            side: SideValues::new(),
             memory: None,
             progress: None,
         }
@@ -85,7 +84,17 @@ impl Profiling {
     /// Its first axis is the batch axis.
     #[must_use]
     pub fn side_input(mut self, name: impl Into<String>, value: impl Boundary) -> Self {
-        self.side.insert(name.into(), into_packet(value));
+        let value = SideValue::new(SideKind::PerSample, into_packet(value));
+        self.side.insert(name.into(), value);
+        self
+    }
+
+    /// Adds a value that is the same for all samples, as
+    /// [`Pipeline::side_constant`](crate::Pipeline::side_constant) gives it to steps.
+    #[must_use]
+    pub fn side_constant(mut self, name: impl Into<String>, value: impl Boundary) -> Self {
+        let value = SideValue::new(SideKind::Constant, into_packet(value));
+        self.side.insert(name.into(), value);
         self
     }
 

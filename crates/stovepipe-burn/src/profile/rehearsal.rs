@@ -3,7 +3,6 @@
 //! Its stages are made; in the place of the others there are stand-ins, which send what has
 //! been recorded. So a stage of a model that no device can hold is tried on a single device.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use stovepipe_runtime::{PlainThread, RankSetup, Workers};
@@ -18,6 +17,7 @@ use crate::profile::traffic::Traffic;
 use crate::stage::batch::{Task, Values};
 use crate::value::boundary::{Boundary, into_packet};
 use crate::value::packet::Packet;
+use crate::value::side::{SideKind, SideValue, SideValues};
 
 /// The rank that [`Builder::rehearse`] runs, and the settings.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ pub struct Rehearsal {
     rank: usize,
     steps: usize,
     counter: Arc<dyn MemoryCounter>,
-    side: BTreeMap<String, Packet>,
+    side: SideValues,
 }
 
 impl Rehearsal {
@@ -34,7 +34,7 @@ impl Rehearsal {
     /// The counter counts what is allocated on the rank's device.
     #[must_use]
     pub fn new(rank: usize, counter: impl MemoryCounter + 'static) -> Self {
-        Self { rank, steps: 2, counter: Arc::new(counter), side: BTreeMap::new() }
+        Self { rank, steps: 2, counter: Arc::new(counter), side: SideValues::new() }
     }
 
     /// Sets the number of steps, at least 1.
@@ -49,7 +49,17 @@ impl Rehearsal {
     /// Its first axis is the batch axis.
     #[must_use]
     pub fn side_input(mut self, name: impl Into<String>, value: impl Boundary) -> Self {
-        self.side.insert(name.into(), into_packet(value));
+        let value = SideValue::new(SideKind::PerSample, into_packet(value));
+        self.side.insert(name.into(), value);
+        self
+    }
+
+    /// Adds a value that is the same for all samples, as
+    /// [`Pipeline::side_constant`](crate::Pipeline::side_constant) gives it to steps.
+    #[must_use]
+    pub fn side_constant(mut self, name: impl Into<String>, value: impl Boundary) -> Self {
+        let value = SideValue::new(SideKind::Constant, into_packet(value));
+        self.side.insert(name.into(), value);
         self
     }
 }

@@ -21,6 +21,7 @@ use crate::parameters::averaging::Averaging;
 use crate::profile::profiling::Profiling;
 use crate::value::packet::Packet;
 use crate::value::part::{Part, copied};
+use crate::value::side::SideValues;
 
 /// The values that neighbouring layers begin with.
 pub(super) struct Start {
@@ -52,7 +53,7 @@ pub(super) struct Subject {
     /// The samples of each size.
     pub(super) sizes: Vec<usize>,
     /// The side inputs of each size, by name.
-    pub(super) side: Vec<BTreeMap<String, Packet>>,
+    pub(super) side: Vec<SideValues>,
 }
 
 /// The results of one forward of all layers.
@@ -235,7 +236,7 @@ impl Subject {
             if let Some(loss) = loss.take() {
                 gradients = loss.backward(1.0);
             }
-            let done = layer.backward(tape, gradients, stashed, 1.0)?;
+            let done = layer.guarded(|layer| layer.backward(tape, gradients, stashed, 1.0))?;
             self.backend.synchronize(&self.device)?;
             backward.push(start.elapsed().as_secs_f64());
             gradients = done.inputs;
@@ -313,8 +314,12 @@ impl Subject {
             samples: 0..self.sizes[index],
             side: Some(&self.side[index]),
         };
+        let ends_model = self.loss.is_some() && layer + 1 == self.layers.len();
         let layer = &mut *self.layers[layer];
         let mut forwarded = run.forward(layer, inputs, mode, |skip| skip_values.remove(skip))?;
+        if ends_model {
+            run.check_output(layer, &forwarded.outputs)?;
+        }
         skip_values.extend(std::mem::take(&mut forwarded.stashed));
         Ok(forwarded)
     }

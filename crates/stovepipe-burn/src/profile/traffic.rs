@@ -5,7 +5,7 @@ use stovepipe_schedule::Rank;
 
 use crate::autodiff::layer_run::LayerRun;
 use crate::autodiff::tape::{Forward, Forwarded};
-use crate::error::{BuildError, TrainError};
+use crate::error::{BuildError, StageError, TrainError};
 use crate::layer::context::{ForwardKey, Pass, SkipValues};
 use crate::pipeline::spec::PipelineSpec;
 use crate::stage::batch::Batch;
@@ -36,8 +36,8 @@ impl Traffic {
         let (mut chain, mut skips) = (Vec::new(), SkipStore::new());
         for stage in 0..spec.partition.parts() {
             chain.push(values.clone());
-            for layer in spec.partition.range(stage) {
-                let mut layer = spec.layer(layer, rank);
+            for index in spec.partition.range(stage) {
+                let mut layer = spec.layer(index, rank);
                 for (micro_batch, value) in values.iter_mut().enumerate() {
                     let run = LayerRun {
                         backend: &**backend,
@@ -51,6 +51,9 @@ impl Traffic {
                     let pop = |skip: &str| stashed[micro_batch].remove(skip);
                     let forwarded = run.forward(&mut *layer, inputs, Forward::Untaped, pop);
                     let Forwarded { outputs, stashed: new, .. } = forwarded?;
+                    if index + 1 == spec.layers.len() {
+                        run.check_output(&*layer, &outputs).map_err(StageError::from)?;
+                    }
                     *value = Packet::of(outputs);
                     skips.extend(
                         new.iter()

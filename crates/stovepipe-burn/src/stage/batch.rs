@@ -1,6 +1,5 @@
 //! The input of a step: the mini-batch, cut into micro-batches.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
@@ -9,6 +8,7 @@ use stovepipe_runtime::Agreement;
 use crate::error::TrainError;
 use crate::stage::split::micro_batch_ranges;
 use crate::value::packet::Packet;
+use crate::value::side::{SideValues, slice_all};
 
 /// The purpose of a step.
 #[derive(Clone)]
@@ -48,7 +48,7 @@ pub(crate) struct Batch {
     /// The targets by micro-batch; empty where no loss is computed.
     pub(crate) targets: Vec<Packet>,
     /// The side inputs by micro-batch and name.
-    pub(crate) side: Vec<BTreeMap<String, Packet>>,
+    pub(crate) side: Vec<SideValues>,
 }
 
 impl Batch {
@@ -64,14 +64,14 @@ pub(crate) struct Values {
     pub(crate) input: Packet,
     pub(crate) target: Option<Packet>,
     /// The side inputs by name.
-    pub(crate) side: BTreeMap<String, Packet>,
+    pub(crate) side: SideValues,
 }
 
 impl Values {
     /// Cuts the tensors into `asked` micro-batches, or into fewer if there are fewer samples.
     ///
-    /// Fails if there is no sample, or if target or side inputs have other numbers of samples
-    /// than the input.
+    /// Fails if there is no sample, or if the target or side inputs per sample have other
+    /// numbers of samples than the input.
     pub(crate) fn cut(
         self,
         asked: usize,
@@ -92,7 +92,8 @@ impl Values {
             }
         }
         for (name, value) in &side {
-            let found = value.samples().map_err(refuse("side input"))?;
+            let Some(found) = value.samples() else { continue };
+            let found = found.map_err(refuse("side input"))?;
             if found != samples {
                 let name = name.clone();
                 return Err(TrainError::SideInput { name, input: samples, found });
@@ -108,15 +109,12 @@ impl Values {
             );
         }
         let cut = |packet: &Packet| ranges.iter().map(|range| packet.slice(range)).collect();
-        let side_of = |range: &Range<usize>| {
-            side.iter().map(|(name, value)| (name.clone(), value.slice(range))).collect()
-        };
         Ok(Batch {
             task,
             agreement: Agreement::new(),
             updates,
             scale,
-            side: ranges.iter().map(side_of).collect(),
+            side: ranges.iter().map(|range| slice_all(&side, range)).collect(),
             inputs: cut(&input),
             targets: target.as_ref().map(cut).unwrap_or_default(),
             samples: ranges.clone(),

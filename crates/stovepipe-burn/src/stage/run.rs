@@ -144,6 +144,8 @@ impl BurnStage {
             samples: batch.samples[micro_batch].clone(),
             side: batch.side.get(micro_batch),
         };
+        let last =
+            range.clone().last().filter(|last| self.is_last && last + 1 == self.layers.len());
         for index in range {
             let is_model_input = self.is_first && index == 0;
             let mode = match pass {
@@ -177,6 +179,9 @@ impl BurnStage {
                 current.added.insert((index, micro_batch), loss);
             }
             values = outputs;
+        }
+        if let Some(last) = last {
+            run.check_output(&*self.layers[last], &values)?;
         }
         Ok(values)
     }
@@ -274,8 +279,8 @@ impl BurnStage {
                 let gradient = current.skip_gradients.remove(&(micro_batch, name.clone()));
                 stashed.extend(gradient.map(|gradient| (name.clone(), gradient)));
             }
-            let Backwarded { inputs, popped } =
-                self.layers[layer].backward(tape, flowing, stashed, scale)?;
+            let Backwarded { inputs, popped } = self.layers[layer]
+                .guarded(|layer| layer.backward(tape, flowing, stashed, scale))?;
             let current = self.current()?;
             for (name, gradient) in popped {
                 current.skip_values.remove(&(micro_batch, name.clone()));

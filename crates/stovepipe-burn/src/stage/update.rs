@@ -94,7 +94,7 @@ impl BurnStage {
         self.current()?.averaging = averaging;
         if let (Task::Train(rate), true) = (&batch.task, self.settings.atomic_updates) {
             for layer in &mut self.layers {
-                layer.prepare_update(rate, averaging)?;
+                layer.guarded(|layer| layer.prepare_update(rate, averaging))?;
             }
         }
         Ok(())
@@ -111,7 +111,7 @@ impl BurnStage {
         match &batch.task {
             Task::Train(rate) => {
                 for layer in &mut self.layers {
-                    layer.commit(rate, averaging)?;
+                    layer.guarded(|layer| layer.commit(rate, averaging))?;
                 }
                 self.carried = Carried::default();
                 self.commit_observed()?;

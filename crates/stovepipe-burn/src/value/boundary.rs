@@ -14,7 +14,7 @@ use crate::value::part::{Absent, Part};
 /// - tuples of two to six boundary types, nested ones included
 /// - `Option` of a boundary type
 ///
-/// The first axis of every tensor that enters the model is the batch axis.
+/// The first axis of every tensor that enters or leaves the model is the batch axis.
 ///
 /// The trait is sealed, because values are taken apart into tensors on the way.
 pub trait Boundary: sealed::Boundary + Send + 'static {}

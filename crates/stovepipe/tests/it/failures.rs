@@ -142,7 +142,10 @@ fn a_loss_that_panics_names_the_last_stage() {
     let (x, y) = (floats([SAMPLES, 3]), floats([SAMPLES, 3]));
     let before = parameter_bits(&mut pipeline);
     let error = pipeline.step(x.clone(), y.clone()).expect_err("fails").to_string();
-    assert!(error.contains("rank 1, stage 1, micro-batch 2, forward: panicked"), "{error}");
+    assert!(
+        error.contains("rank 1, stage 1, micro-batch 2, forward: the loss panicked"),
+        "{error}"
+    );
     assert!(parameter_bits(&mut pipeline) == before);
     pipeline.step(x, y).expect("a step");
 }
@@ -243,6 +246,7 @@ fn a_failure_inside_the_update() {
         let before = parameter_bits(&mut pipeline);
         let error = pipeline.step(x.clone(), y.clone()).expect_err("fails").to_string();
         assert!(error.contains("the optimizer fell over"), "{error}");
+        assert!(error.contains(": layer `") && error.contains("` panicked: "), "{error}");
         fuse.store(i64::MAX, Ordering::SeqCst);
         let again = pipeline.step(x.clone(), y.clone());
         if staged {

@@ -12,6 +12,8 @@ mod processes;
 mod profile;
 mod readme;
 mod semantics;
+mod shapes;
+mod side_inputs;
 mod skips;
 mod ties;
 mod values;

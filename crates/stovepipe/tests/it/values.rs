@@ -6,6 +6,7 @@ use stovepipe::burn::nn::{Linear, LinearConfig};
 use stovepipe::burn::optim::AdamConfig;
 use stovepipe::burn::tensor::{Bool, Device, Int, Tensor};
 use stovepipe::prelude::*;
+use stovepipe::schedule::{OneFOneB, Plan, PlanError, Shape};
 use stovepipe_testkit::{
     CLASSES, DIM, LinearLayers, SEQ, Tokens, adam, batch, classifier, embed, on_one_stage,
     parameter_bits, relative_difference, same_on_any_cut, toy, train,
@@ -159,7 +160,9 @@ fn side_inputs_reach_any_stage() {
     assert!(error.contains("takes Tensor<2, Bool>, but was given"), "{error}");
     pipeline.side_input("mask", mask(3));
     let error = pipeline.step(x, y).expect_err("too few").to_string();
-    assert_eq!(error, "the side input `mask` has 3 samples, the input 4: give one for each sample");
+    let expected = "the side input `mask` has 3 samples, the input 4: give one for each sample, or \
+                    give what is the same for all samples with `.side_constant(\"mask\", …)`";
+    assert_eq!(error, expected);
 }
 
 #[test]
@@ -268,4 +271,52 @@ fn lengths_may_change_from_step_to_step() {
         }
         parameter_bits(&mut pipeline)
     });
+}
+
+#[test]
+fn looking_needs_only_the_placement_of_a_plan() {
+    // Plans that are made for four micro-batches, and one that only whole rounds of ranks suit.
+    let shape = Shape::new(2, 4);
+    let fixed = || -> [(Box<dyn Schedule>, usize); 2] {
+        let plan = OneFOneB.plan(shape).expect("a plan");
+        [(Box::new(plan), 2), (Box::new(OnlyWholeRounds), 2)]
+    };
+    for number in 0..fixed().len() {
+        let build = || {
+            let (schedule, stages) = fixed().into_iter().nth(number).expect("it is there");
+            let builder = classifier(toy()).backend(Flex::new()).schedule(schedule);
+            builder.stages(stages).micro_batches(4).build().expect("a pipeline")
+        };
+        let mut pipeline = build();
+        for samples in [4, 1, 3, 9] {
+            let (x, y) = batch(samples, 0);
+            assert_eq!(pipeline.predict(x.clone()).expect("predicts").dims()[0], samples);
+            let found = pipeline.evaluate(x.clone(), y.clone()).expect("evaluates").loss;
+            let mut usual = classifier(toy()).backend(Flex::new()).stages(2).micro_batches(4);
+            usual = usual.schedule(OneFOneB);
+            let expected = usual.build().expect("a pipeline").evaluate(x, y).expect("evaluates");
+            assert_eq!(found, expected.loss);
+        }
+        // Training does need the plan.
+        let (x, y) = batch(1, 0);
+        assert!(pipeline.step(x, y).is_err());
+        let (x, y) = batch(4, 0);
+        pipeline.step(x, y).expect("a step");
+    }
+}
+
+/// As 1F1B, but refuses numbers of micro-batches that aren't multiples of the ranks.
+struct OnlyWholeRounds;
+
+impl Schedule for OnlyWholeRounds {
+    fn name(&self) -> &str {
+        "only-whole-rounds"
+    }
+
+    fn plan(&self, shape: Shape) -> Result<Plan, PlanError> {
+        if shape.micro_batches.is_multiple_of(shape.ranks) {
+            return OneFOneB.plan(shape);
+        }
+        Err(PlanError::EmptyShape { what: "whole rounds" })
+    }
 }
