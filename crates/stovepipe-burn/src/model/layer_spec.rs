@@ -7,7 +7,7 @@ use burn::tensor::{Device, FloatDType};
 
 use crate::autodiff::erased_layer::ErasedLayer;
 use crate::model::replay::Unreplayable;
-use crate::parameters::floats::FloatParameter;
+use crate::parameters::find::FloatParameter;
 
 /// Makes a layer and hides its type.
 type Make = dyn Fn(&MakeContext<'_>) -> Box<dyn ErasedLayer> + Send + Sync;
@@ -41,6 +41,8 @@ pub(crate) struct LayerFacts {
     pub(crate) unreplayable: Vec<Unreplayable>,
     /// Its parameters that are floats.
     pub(crate) floats: Vec<FloatParameter>,
+    /// The paths in it of all its parameters.
+    pub(crate) paths: Vec<String>,
     /// The names of the skip values that it stashes, as it calls them itself.
     pub(crate) stashes: Vec<String>,
     /// The names of those that it pops.

@@ -1,10 +1,10 @@
 //! Models: sequences of named layers, each given as a function of its device.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use burn::module::{Module, ParamId};
+use burn::module::Module;
 use burn::tensor::Device;
 
 use crate::autodiff::erased_layer::ErasedLayer;
@@ -14,8 +14,9 @@ use crate::layer::Layer;
 use crate::layer::apply::{Apply, Stateless};
 use crate::layer::context::LayerContext;
 use crate::model::layer_spec::{LayerFacts, LayerSpec, MakeContext};
+use crate::model::paths::check_paths;
 use crate::model::replay::unreplayable;
-use crate::parameters::floats::{FloatParameter, float_parameters};
+use crate::parameters::find::find_parameters;
 use crate::parameters::initialize::initialize;
 use crate::parameters::named::Named;
 use crate::value::boundary::Boundary;
@@ -90,11 +91,13 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
         let init_to_look_at = Arc::clone(&init);
         let look = Box::new(move || {
             let layer = init_to_look_at(&Device::flex().autodiff());
+            let parameters = find_parameters(&layer);
             LayerFacts {
                 parameters: layer.num_params(),
                 flops: layer.flops(),
                 unreplayable: unreplayable(&layer),
-                floats: float_parameters(&layer),
+                floats: parameters.floats,
+                paths: parameters.paths,
                 stashes: layer.stashes(),
                 pops: layer.pops(),
             }
@@ -238,17 +241,7 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
             return Err(BuildError::NameTwice { name: layer.name.to_string() });
         }
         let layer_facts = self.layer_facts();
-        let mut known: HashMap<ParamId, String> = HashMap::new();
-        for (layer, facts) in self.layers.iter().zip(&layer_facts) {
-            for FloatParameter { path, id, .. } in &facts.floats {
-                let second = format!("{}.{path}", layer.name);
-                let Some(first) = known.insert(*id, second.clone()) else { continue };
-                let is_tied = |tie: &Vec<String>| tie.contains(&first) && tie.contains(&second);
-                if !self.ties.iter().any(is_tied) {
-                    return Err(BuildError::SharedParameter { first, second });
-                }
-            }
-        }
+        check_paths(&self.layers, &layer_facts, &self.ties)?;
         Ok(layer_facts)
     }
 }

@@ -35,6 +35,10 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             return missing("learning rate", "learning_rate");
         }
         settings.check()?;
+        let mut floats = layer_facts.iter().flat_map(|facts| &facts.floats);
+        if trains && !floats.any(|float| float.is_trainable) {
+            return Err(BuildError::NothingTrains);
+        }
         let costs = settings.costs.of_layers(&model.layers, &layer_facts)?;
         let partition = settings.partitioner.partition(&costs, shape.stages())?;
         let ties: Arc<[Tie]> = ties_of(&model.ties, &model.layers, &layer_facts)?.into();

@@ -15,3 +15,4 @@ mod semantics;
 mod skips;
 mod ties;
 mod values;
+mod what_trains;
