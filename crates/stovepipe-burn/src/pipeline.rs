@@ -19,7 +19,9 @@ use crate::pipeline::planner::Planner;
 use crate::pipeline::summary::{SharedDevice, StageSummary};
 use crate::stage::batch::{Batch, Task, Values};
 use crate::stage::burn_stage::{BurnStage, StageOutput};
-use crate::stage::report::{Report, added_by_layers, mean, metrics_of, norm_of, sum_and_weight_of};
+use crate::stage::report::{
+    Report, added_by_layers, mean, metrics_of, norm_of, sum_and_weight_of, without_gradient,
+};
 use crate::stage::tied_gradients::{tied_squared_norm, tied_sums};
 use crate::value::boundary::{Boundary, from_parts, into_packet};
 use crate::value::packet::Packet;
@@ -106,6 +108,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
             added_loss: mean(added_by_layers(&reports), weight),
             metrics: metrics_of(&reports, &self.metric_names),
             gradient_norm,
+            without_gradient: without_gradient(&reports, &self.ties),
             learning_rate,
             loss_scale,
             overflowed,

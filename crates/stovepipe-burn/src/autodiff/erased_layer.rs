@@ -62,6 +62,9 @@ pub(crate) trait ErasedLayer: Send {
     /// at the paths in `except`.
     fn squared_norm(&self, except: &HashSet<String>) -> f64;
 
+    /// Returns the paths of the parameters that are to be trained and have no complete gradient.
+    fn without_gradient(&self) -> Vec<String>;
+
     /// Copies the complete gradient of the parameter at a path to the host.
     fn gradient(&self, path: &str) -> Option<Vec<f32>>;
 

@@ -17,7 +17,7 @@ use crate::layer::context::{LayerContext, SkipValues};
 use crate::loss::erasure::scaled;
 use crate::parameters::averaging::{Averaging, average};
 use crate::parameters::cast::{bytes_of_copies, cast_gradients, cast_parameters};
-use crate::parameters::gradients::{add, squared_norm};
+use crate::parameters::gradients::{add, paths_without, squared_norm};
 use crate::parameters::named::Named;
 use crate::parameters::read::{read_gradient, read_parameters, take_gradients};
 use crate::parameters::write::{with_value, write_gradient};
@@ -336,6 +336,11 @@ impl<L: Layer> ErasedLayer for TrainedLayer<L> {
     fn squared_norm(&self, except: &HashSet<String>) -> f64 {
         let module = self.module.as_ref();
         module.map_or(0.0, |module| squared_norm(module, &self.complete, except))
+    }
+
+    fn without_gradient(&self) -> Vec<String> {
+        let module = self.module.as_ref();
+        module.map(|module| paths_without(module, &self.complete)).unwrap_or_default()
     }
 
     fn gradient(&self, path: &str) -> Option<Vec<f32>> {

@@ -9,7 +9,8 @@ use stovepipe::burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use stovepipe::prelude::*;
 use stovepipe::{BuildError, Builder};
 use stovepipe_testkit::{
-    Bits, LinearLayers, adam, floats, on_one_stage, parameter_bits, same_on_any_cut,
+    Bits, LinearLayers, adam, batch, classifier, floats, on_one_stage, parameter_bits,
+    same_on_any_cut, toy,
 };
 
 type Floats = Tensor<2>;
@@ -227,4 +228,56 @@ fn modules_train_however_they_were_made() {
     for make in frozen {
         only_these_train(two_linears(make), &["a.bias", "b.bias"]);
     }
+}
+
+#[test]
+fn what_gets_no_gradient_is_named() {
+    // The second output of `fork` is thrown away by `join`.
+    let unused = ["fork.right.bias", "fork.right.weight"];
+    let named = same_on_any_cut(
+        || classifier(toy()),
+        |mut pipeline| {
+            let (x, y) = batch(7, 0);
+            pipeline.step(x, y).expect("a step").without_gradient
+        },
+    );
+    let mut sorted = named.clone();
+    sorted.sort();
+    assert_eq!(sorted, unused);
+
+    // A tied parameter has one if any of its uses has; what is frozen needs none.
+    let tied = |ties: &[[&str; 2]]| {
+        let wasted = |m: &Linear, x: Floats| (m.forward(x.clone()) * 0.0).detach() + x;
+        let frozen = |d: &Device| linear(d).no_grad();
+        let model = Sequential::<Floats>::new()
+            .linear("a", 4, 4)
+            .push_module("b", linear, wasted)
+            .push_module("c", linear, wasted)
+            .push_module("d", frozen, wasted);
+        let model = ties.iter().fold(model, |model, tie| model.tie(*tie));
+        let mut pipeline = sgd(model).stages(3).micro_batches(2).build().expect("a pipeline");
+        let mut step = || pipeline.step(floats([4, 4]), floats([4, 4])).expect("a step");
+        let mut paths = step().without_gradient;
+        paths.sort();
+        paths
+    };
+    assert_eq!(tied(&[]), ["b.bias", "b.weight", "c.bias", "c.weight"]);
+    assert_eq!(tied(&[["a.weight", "b.weight"]]), ["b.bias", "c.bias", "c.weight"]);
+    assert_eq!(tied(&[["b.weight", "c.weight"]]), ["b.bias", "b.weight", "c.bias"]);
+}
+
+#[test]
+fn accumulated_gradients_count_as_gradients() {
+    let unless_zero = |m: &Linear, x: Floats| match x.clone().max().into_scalar::<f32>() > 0.0 {
+        true => m.forward(x),
+        false => x,
+    };
+    let model = Sequential::<Floats>::new().push_module("a", linear, unless_zero);
+    let mut pipeline = sgd(model.linear("b", 4, 4)).build().expect("a pipeline");
+    let full = |value: f32| Floats::full([4, 4], value, &Device::flex());
+    pipeline.accumulate(full(1.0), full(1.0)).expect("gradients");
+    let step = pipeline.step(full(0.0), full(1.0)).expect("a step");
+    assert!(step.without_gradient.is_empty(), "{:?}", step.without_gradient);
+    let step = pipeline.step(full(0.0), full(1.0)).expect("a step");
+    assert_eq!(step.without_gradient, ["a.weight", "a.bias"]);
 }
