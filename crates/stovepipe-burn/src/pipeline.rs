@@ -31,6 +31,7 @@ pub(crate) mod assemble;
 pub(crate) mod builder;
 pub(crate) mod checks;
 pub(crate) mod layer_costs;
+pub(crate) mod optimizer_trial;
 pub(crate) mod outcomes;
 pub(crate) mod planner;
 pub(crate) mod processes;
@@ -60,6 +61,8 @@ pub struct Pipeline<I = NoLoss, O = NoLoss, T = NoLoss> {
     pub(crate) carried_weight: f64,
     pub(crate) scaler: Option<Scaler>,
     pub(crate) metric_names: Vec<String>,
+    /// The paths of the parameters that are to be trained.
+    pub(crate) trained: Vec<String>,
     pub(crate) ties: Arc<[Tie]>,
     /// The side inputs of the next call.
     pub(crate) side: BTreeMap<String, Packet>,
@@ -230,8 +233,10 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
     ///
     /// # Errors
     ///
-    /// [`StepError`] if a worker is gone.
+    /// [`StepError`] if a worker is gone, or an update failed half-way, so that some parameters
+    /// are of one step and some of another.
     pub fn parameters(&mut self) -> Result<BTreeMap<String, TensorData>, StepError> {
+        self.workers.check_usable()?;
         let mut parameters = BTreeMap::new();
         for StageSummary { stage, .. } in &self.summaries {
             if self.workers.holds(*stage) {

@@ -10,7 +10,7 @@ use burn::optim::ModuleOptimizer;
 use burn::tensor::FloatDType;
 use stovepipe_checkpoint::CheckpointPolicy;
 use stovepipe_partition::{Explicit, Partitioner};
-use stovepipe_runtime::{RankSetup, Workers};
+use stovepipe_runtime::{Agreement, RankSetup, Workers};
 use stovepipe_schedule::{Rank, Schedule};
 use stovepipe_transport::Transport;
 use stovepipe_tune::{Choice, Configuration};
@@ -25,6 +25,7 @@ use crate::parameters::averaging::Clipping;
 use crate::pipeline::Pipeline;
 use crate::pipeline::agreement::agreement_on_model;
 use crate::pipeline::layer_costs::LayerCosts;
+use crate::pipeline::optimizer_trial::trained_paths;
 use crate::pipeline::settings::Settings;
 use crate::pipeline::summary::SharedDevice;
 use crate::value::boundary::Boundary;
@@ -322,10 +323,11 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         for SharedDevice { device, ranks } in &shared_devices {
             tracing::info!(device, ?ranks, "ranks share a device");
         }
+        let agreement = if is_local { Agreement::new() } else { agreement_on_model(&spec) };
         Ok(Pipeline {
             workers,
             process,
-            agreement: agreement_on_model(&spec),
+            agreement,
             summaries: spec.summaries(),
             shared_devices,
             planner: spec.planner,
@@ -335,6 +337,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             carried_weight: 0.0,
             scaler: spec.scaler,
             metric_names: spec.metric_names,
+            trained: trained_paths(&spec.layers, &spec.layer_facts),
             ties: spec.settings.ties,
             side: BTreeMap::new(),
             partition: spec.partition,

@@ -22,6 +22,7 @@ use crate::model::layer_spec::{LayerSpec, MakeContext};
 use crate::model::skips::skips_of;
 use crate::pipeline::builder::Builder;
 use crate::pipeline::checks::check_compute_dtype;
+use crate::pipeline::optimizer_trial::check_optimizer;
 use crate::pipeline::settings::Settings;
 use crate::profile::counter::MemoryCounter;
 use crate::profile::profiling::Profiling;
@@ -56,6 +57,9 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
         let device = first_device(&*backend)?;
         let used = std::slice::from_ref(&device);
         check_compute_dtype(settings.compute_dtype, used, &self.model.layers, &layer_facts)?;
+        if let Some(optimizer) = &settings.optimizer {
+            check_optimizer(optimizer, &self.model.layers, &layer_facts)?;
+        }
         let sizes = &profiling.sizes;
         let inputs = cut_to_sizes("input", &into_packet(input), sizes)?;
         let targets = cut_to_sizes("target", &into_packet(target), sizes)?;

@@ -3,7 +3,7 @@
 
 use stovepipe::burn::module::{Lora, Module, ParamGroup, QLora, Quantizer};
 use stovepipe::burn::nn::{Linear, LinearConfig};
-use stovepipe::burn::optim::SgdConfig;
+use stovepipe::burn::optim::{ModuleOptimizer, MuonConfig, SgdConfig};
 use stovepipe::burn::tensor::quantization::{Calibration, QuantValue};
 use stovepipe::burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use stovepipe::prelude::*;
@@ -280,4 +280,27 @@ fn accumulated_gradients_count_as_gradients() {
     assert!(step.without_gradient.is_empty(), "{:?}", step.without_gradient);
     let step = pipeline.step(full(0.0), full(1.0)).expect("a step");
     assert_eq!(step.without_gradient, ["a.weight", "a.bias"]);
+}
+
+#[test]
+fn an_optimizer_that_cannot_take_a_parameter_is_refused() {
+    let build = |optimizer: ModuleOptimizer, freeze: bool| {
+        let make = move |d: &Device| {
+            let biases = ParamGroup::from_path("bias");
+            if freeze { linear(d).freeze_group(biases) } else { linear(d) }
+        };
+        let model = Sequential::<Floats>::new().push_module("a", make, forward);
+        sgd(model).optimizer(optimizer).build()
+    };
+    let error = build(MuonConfig::new().init(), false).err().expect("refused");
+    assert!(matches!(error, BuildError::Optimizer { .. }), "{error}");
+    let error = error.to_string();
+    assert!(error.starts_with("the optimizer can't update `a.bias` of shape [4]: "), "{error}");
+    // What it isn't used for doesn't matter.
+    let biases = ParamGroup::from_predicate("bias");
+    let by_group = MuonConfig::new().init().with_group(biases, SgdConfig::new().build(), None);
+    for (optimizer, freeze) in [(by_group, false), (MuonConfig::new().init(), true)] {
+        let mut pipeline = build(optimizer, freeze).expect("a pipeline");
+        pipeline.step(floats([4, 4]), floats([4, 4])).expect("a step");
+    }
 }
