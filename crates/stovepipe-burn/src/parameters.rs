@@ -4,6 +4,7 @@
 pub(crate) mod averaging;
 pub(crate) mod cast;
 pub(crate) mod find;
+pub(crate) mod generator;
 pub(crate) mod gradients;
 pub(crate) mod initialize;
 pub(crate) mod named;

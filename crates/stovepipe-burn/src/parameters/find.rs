@@ -24,6 +24,8 @@ pub(crate) struct Found {
     pub(crate) floats: Vec<FloatParameter>,
     /// The paths in the module of all, in the order in which it visits them.
     pub(crate) paths: Vec<String>,
+    /// Says whether one has its value already.
+    pub(crate) are_initialized: bool,
 }
 
 /// Finds the parameters of a module.
@@ -44,16 +46,19 @@ impl ModuleVisitor for Search {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let (path, shape) = (self.path.join("."), param.lazy_shape().to_vec());
+        self.found.are_initialized |= param.is_initialized();
         let is_trainable = is_trainable(param);
         self.found.paths.push(path.clone());
         self.found.floats.push(FloatParameter { path, shape, id: param.id, is_trainable });
     }
 
-    fn visit_int<const D: usize>(&mut self, _: &Param<Tensor<D, Int>>) {
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        self.found.are_initialized |= param.is_initialized();
         self.found.paths.push(self.path.join("."));
     }
 
-    fn visit_bool<const D: usize>(&mut self, _: &Param<Tensor<D, Bool>>) {
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        self.found.are_initialized |= param.is_initialized();
         self.found.paths.push(self.path.join("."));
     }
 }
@@ -99,7 +104,7 @@ mod tests {
             assert!(!module.weight.is_initialized());
             let frozen = module.no_grad();
             assert!(trainable(&frozen).is_empty());
-            assert!(!frozen.weight.is_initialized());
+            assert!(!frozen.weight.is_initialized() && !find_parameters(&frozen).are_initialized);
             let column = LinearConfig::new(2, 3).with_layout(LinearLayout::Col).init(&device);
             assert_eq!(trainable(&column), ["weight", "bias"]);
         }

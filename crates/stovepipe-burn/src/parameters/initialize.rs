@@ -4,25 +4,20 @@
 //! parameters' paths. So they don't depend on the number of stages, the backend, the process,
 //! or other threads.
 //!
-//! Burn's generators are process-wide, so another thread of the program may draw from them while
-//! a layer is made. No lock prevents that, but it shows: the generator stands elsewhere, and the
-//! values differ, when the layer is made once more. So a layer that draws is made at least
-//! twice, one that doesn't once.
+//! Another thread of the program may draw from Burn's generator while a layer is made. That shows
+//! when it is made once more: so a layer that draws is made at least twice, one that doesn't
+//! once.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
 use burn::module::{Module, ModuleMapper, Param, ParamId};
-use burn::tensor::{Bool, Device, Distribution, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
 use crate::hash::stable_hash;
 use crate::parameters::find::is_trainable;
+use crate::parameters::generator::{for_one_layer, place_of};
 use crate::parameters::path::track_path;
 use crate::parameters::read::read_parameters;
-
-/// A lock that lets one layer at a time seed Burn's generators and draw, as they are
-/// process-wide.
-static GENERATOR: Mutex<()> = Mutex::new(());
 
 /// The number of times that a module is made again, while other threads draw, before its values
 /// are taken as they are.
@@ -33,8 +28,20 @@ const ATTEMPTS: usize = 100;
 /// Another source of random numbers, which the module has then, never gives the same twice.
 const OTHER_VALUES: usize = 3;
 
+/// Makes a module on the host to look at it.
+///
+/// Also says whether it drew no random numbers for that.
+pub(crate) fn look_at<M>(make: impl FnOnce(&Device) -> M) -> (M, bool) {
+    let host = Device::flex();
+    let _alone = for_one_layer();
+    let start = start_of(0, &host);
+    let module = make(&host.clone().autodiff());
+    let has_drawn = place_of(&host) != start;
+    (module, !has_drawn)
+}
+
 /// Makes a module on the host, moves it to `device` with gradients on, and names its
-/// parameters.
+/// parameters. The first time, `made` is taken if it is there.
 ///
 /// What the module says of its parameters stays: which are trained, frozen, quantized or
 /// adapted. On whatever device it was made, those that are to be trained can be.
@@ -42,13 +49,10 @@ pub(crate) fn initialize<M: Module>(
     seed: u64,
     name: &str,
     device: &Device,
+    made: Option<M>,
     make: impl Fn(&Device) -> M,
 ) -> M {
-    let module = {
-        // A panic in another layer's initialization leaves nothing behind that matters here.
-        let _guard = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
-        make_undisturbed(stable_hash(seed, name), name, make)
-    };
+    let module = make_undisturbed(stable_hash(seed, name), name, made, make);
     let module = module.map(&mut NameIds { path: Vec::new() });
     // (`fork` would unpack quantized values.)
     module.to_device(&device.clone().inner()).train()
@@ -62,25 +66,30 @@ struct Draw<M> {
 }
 
 /// Makes a module from this seed, again if another thread may have drawn from the generator.
-fn make_undisturbed<M: Module>(seed: u64, name: &str, make: impl Fn(&Device) -> M) -> M {
+fn make_undisturbed<M: Module>(
+    seed: u64,
+    name: &str,
+    made: Option<M>,
+    make: impl Fn(&Device) -> M,
+) -> M {
     let host = Device::flex();
-    let draw = || {
+    let draw = |made: Option<M>| {
         host.seed(seed);
-        let module = make(&host.clone().autodiff());
+        let module = made.unwrap_or_else(|| make(&host.clone().autodiff()));
         // Reading initializes what is lazy. (`materialize` would fold adapters away.)
         let values = read_parameters(&module);
-        Draw { module, values, place: place(&host) }
+        Draw { module, values, place: place_of(&host) }
     };
-    host.seed(seed);
-    let start = place(&host);
-    let mut last = draw();
+    let _alone = for_one_layer();
+    let start = start_of(seed, &host);
+    let mut last = draw(made);
     if last.place == start {
         // Nobody drew.
         return last.module;
     }
     let mut other_values = 0;
     for _ in 0..ATTEMPTS {
-        let before = std::mem::replace(&mut last, draw());
+        let before = std::mem::replace(&mut last, draw(None));
         if last.values == before.values {
             // Another thread would have had to draw the same both times.
             return last.module;
@@ -94,10 +103,12 @@ fn make_undisturbed<M: Module>(seed: u64, name: &str, make: impl Fn(&Device) -> 
     last.module
 }
 
-/// Tells the place of a device's generator by its next numbers. They are drawn for that.
-fn place(device: &Device) -> Vec<f32> {
-    let next = Tensor::<1>::random([8], Distribution::Default, device);
-    next.into_data().iter::<f32>().collect()
+/// Tells the place of the generator when it has been seeded and nobody has drawn. Seeds it.
+fn start_of(seed: u64, host: &Device) -> Vec<f32> {
+    host.seed(seed);
+    let start = place_of(host);
+    host.seed(seed);
+    start
 }
 
 /// Returns the id of the parameter at a path in the model.

@@ -22,6 +22,7 @@ use crate::loss::scaling::LossScaling;
 use crate::loss::{Loss, NoLoss};
 use crate::model::sequential::Sequential;
 use crate::parameters::averaging::Clipping;
+use crate::parameters::generator::LentGenerator;
 use crate::pipeline::Pipeline;
 use crate::pipeline::agreement::agreement_on_model;
 use crate::pipeline::layer_costs::LayerCosts;
@@ -298,10 +299,16 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
 
     /// Cuts the model, initializes each stage on its device and starts the workers.
     ///
+    /// Layers are initialized with Burn's generator on the processor, which is one for the whole
+    /// process and whose state can't be put back. It is left as if a small tensor had been drawn
+    /// and the generator seeded with that. So what is drawn afterwards depends on the caller's
+    /// own seed, and not on the pipeline. The same holds for profiling and rehearsing.
+    ///
     /// # Errors
     ///
     /// [`BuildError`].
     pub fn build(mut self) -> Result<Pipeline<I, O, T>, BuildError> {
+        let _generator = LentGenerator::take();
         let transport = self.settings.transport.take();
         let mut spec = self.assemble()?;
         let ranks = spec.planner.shape.ranks;

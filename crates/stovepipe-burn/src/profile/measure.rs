@@ -20,6 +20,7 @@ use crate::layer::context::SkipValues;
 use crate::loss::erasure::ErasedLoss;
 use crate::model::layer_spec::{LayerSpec, MakeContext};
 use crate::model::skips::skips_of;
+use crate::parameters::generator::LentGenerator;
 use crate::pipeline::builder::Builder;
 use crate::pipeline::checks::check_compute_dtype;
 use crate::pipeline::optimizer_trial::check_optimizer;
@@ -49,6 +50,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
         input: I,
         target: T,
     ) -> Result<Profile, ProfileError> {
+        let _generator = LentGenerator::take();
         let layer_facts = self.model.check()?;
         let settings = &self.settings;
         settings.check()?;

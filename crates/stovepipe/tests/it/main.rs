@@ -6,6 +6,7 @@
 mod batch_norm;
 mod exactness;
 mod failures;
+mod no_trace;
 mod partition;
 mod precision;
 mod processes;
