@@ -1,6 +1,6 @@
 //! A layer at work with its types erased: the interface of everything that runs layers.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::tensor::TensorData;
@@ -16,6 +16,9 @@ use crate::value::part::Part;
 pub(crate) struct SkipNames {
     pub(crate) popped: BTreeMap<String, String>,
     pub(crate) stashed: BTreeMap<String, String>,
+    /// The names in the model of popped values that need no gradient: nothing that trains has
+    /// made them.
+    pub(crate) constants: BTreeSet<String>,
 }
 
 /// A layer with its types erased.

@@ -1,7 +1,7 @@
 //! One layer at work: its module, the tape of each of its forwards, its accumulated gradients
 //! and its optimizer.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
@@ -66,7 +66,11 @@ impl<L: Layer> TrainedLayer<L> {
         let (stashes, pops) = (sorted(module.inner().stashes()), module.inner().pops());
         Self {
             name,
-            names: SkipNames { popped: own_names(&pops), stashed: own_names(&stashes) },
+            names: SkipNames {
+                popped: own_names(&pops),
+                stashed: own_names(&stashes),
+                constants: BTreeSet::new(),
+            },
             stashes,
             pops,
             module: Some(module),
@@ -144,7 +148,8 @@ impl<L: Layer> TrainedLayer<L> {
         let mut arrived = std::mem::take(&mut context.popped);
         for (called, name) in &self.names.popped {
             let Some(packet) = arrived.remove(name) else { continue };
-            let parts = self.enter(packet.into_values(), mode, true);
+            let wants_gradient = !self.names.constants.contains(name);
+            let parts = self.enter(packet.into_values(), mode, wants_gradient);
             context.popped.insert(called.clone(), Packet::of(copied(&parts)));
             popped.insert(name.clone(), parts);
         }

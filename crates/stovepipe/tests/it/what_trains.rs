@@ -1,16 +1,19 @@
 //! A user's module says what trains, however it was made, adapted, frozen or named; and what
 //! can't train is refused or reported.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use stovepipe::burn::module::{Lora, Module, ParamGroup, QLora, Quantizer};
-use stovepipe::burn::nn::{Linear, LinearConfig};
+use stovepipe::burn::nn::{EmbeddingConfig, Linear, LinearConfig};
 use stovepipe::burn::optim::{ModuleOptimizer, MuonConfig, SgdConfig};
 use stovepipe::burn::tensor::quantization::{Calibration, QuantValue};
 use stovepipe::burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use stovepipe::prelude::*;
-use stovepipe::{BuildError, Builder};
+use stovepipe::{BackendError, BuildError, Builder, Packet};
 use stovepipe_testkit::{
-    Bits, LinearLayers, adam, batch, classifier, floats, on_one_stage, parameter_bits,
-    same_on_any_cut, toy,
+    Bits, CLASSES, DIM, Down, LinearLayers, Tokens, Up, adam, batch, classifier, floats,
+    on_one_stage, parameter_bits, relative_difference, same_on_any_cut, toy, train as train_tokens,
 };
 
 type Floats = Tensor<2>;
@@ -303,4 +306,91 @@ fn an_optimizer_that_cannot_take_a_parameter_is_refused() {
         let mut pipeline = build(optimizer, freeze).expect("a pipeline");
         pipeline.step(floats([4, 4]), floats([4, 4])).expect("a step");
     }
+}
+
+/// Flex, but counts the packets with a tensor in them that ranks receive.
+struct Counting(Arc<AtomicUsize>);
+
+impl Backend for Counting {
+    fn name(&self) -> &str {
+        "counting"
+    }
+
+    fn devices(&self) -> Result<Vec<Device>, BackendError> {
+        Flex::new().devices()
+    }
+
+    fn receive(&self, packet: Packet, device: &Device) -> Result<Packet, BackendError> {
+        let is_empty = matches!(&*format!("{packet:?}"), "[]" | "[\"nothing\"]");
+        self.0.fetch_add(usize::from(!is_empty), Ordering::SeqCst);
+        Ok(packet.to_device(device))
+    }
+}
+
+#[test]
+fn nothing_is_spent_in_front_of_what_trains() {
+    let received = Arc::new(AtomicUsize::new(0));
+    let forwards = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&forwards);
+    let mut model = Sequential::<Floats>::new();
+    for number in 0..4 {
+        let count = Arc::clone(&count);
+        let constant = move |m: &Linear, x: Floats| {
+            assert!(!x.is_tracked(), "a tape is recorded");
+            count.fetch_add(1, Ordering::SeqCst);
+            m.forward(x).tanh()
+        };
+        model = model.push_module(format!("{number}"), |d| linear(d).no_grad(), constant);
+    }
+    let model = model.push_module("head", linear, |m, x: Floats| {
+        assert!(!x.is_tracked(), "the gradient of the input is computed");
+        m.forward(x)
+    });
+    let builder = sgd(model).backend(Counting(Arc::clone(&received))).stages(5).micro_batches(4);
+    let mut pipeline = builder.checkpoint(recompute::Always).build().expect("a pipeline");
+    let step = pipeline.step(floats([4, 4]), floats([4, 4])).expect("a step");
+    assert!(step.without_gradient.is_empty());
+    // Each micro-batch: the input, four values and the target. No layer runs again.
+    assert_eq!(received.load(Ordering::SeqCst), 4 * 6);
+    assert_eq!(forwards.load(Ordering::SeqCst), 4 * 4);
+}
+
+#[test]
+fn gradients_are_the_same_as_if_all_trained() {
+    // The frozen part has a skip within itself and one out of it.
+    let model = |frozen: bool| {
+        let down = |level: &'static str| {
+            let make = Down::at(level);
+            move |d: &Device| if frozen { make(d).no_grad() } else { make(d) }
+        };
+        let inner = Up::at("inner");
+        let model =
+            embed_frozen(frozen).push("outside", down("outer")).push("inside", down("inner"));
+        model
+            .push("up", move |d| if frozen { inner(d).no_grad() } else { inner(d) })
+            .linear("between", DIM, DIM)
+            .push("out", Up::at("outer"))
+            .head()
+    };
+    let (_, parameters) = same_on_any_cut(|| classifier(model(true)), train_tokens);
+    let before = parameter_bits(&mut on_one_stage(classifier(model(true))));
+    let moved = parameters.iter().filter(|(path, bits)| before[*path] != **bits);
+    assert_eq!(moved.count(), 6);
+    let gradients = |frozen: bool| {
+        let mut pipeline = on_one_stage(classifier(model(frozen)));
+        let (x, y) = batch(7, 0);
+        pipeline.gradients(x, y).expect("gradients").gradients
+    };
+    let (found, mut expected) = (gradients(true), gradients(false));
+    expected.retain(|path, _| found.contains_key(path));
+    assert_eq!(found.len(), 6);
+    assert!(relative_difference(&found, &expected) < 1e-6);
+}
+
+fn embed_frozen(frozen: bool) -> Sequential<Tokens, Tensor<3>> {
+    let make = move |d: &Device| {
+        let embedding = EmbeddingConfig::new(CLASSES, DIM).init(d);
+        if frozen { embedding.no_grad() } else { embedding }
+    };
+    Sequential::<Tokens>::new().push_module("embed", make, |m, ids| m.forward(ids))
 }
