@@ -23,10 +23,11 @@ use crate::parameters::read::read_parameters;
 /// are taken as they are.
 const ATTEMPTS: usize = 100;
 
-/// The number of times that a module may draw equally much and still get other values.
+/// The number of times in a row that a module may draw equally much and still get other values.
 ///
-/// Another source of random numbers, which the module has then, never gives the same twice.
-const OTHER_VALUES: usize = 3;
+/// Another thread hardly draws equally much so often. So the module has another source of random
+/// numbers, which never gives the same twice.
+const OTHER_VALUES: usize = 10;
 
 /// Makes a module on the host to look at it.
 ///
@@ -94,7 +95,7 @@ fn make_undisturbed<M: Module>(
             // Another thread would have had to draw the same both times.
             return last.module;
         }
-        other_values += usize::from(last.place == before.place);
+        other_values = if last.place == before.place { other_values + 1 } else { 0 };
         if other_values == OTHER_VALUES {
             break;
         }
