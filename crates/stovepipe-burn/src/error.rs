@@ -43,6 +43,38 @@ pub enum BuildError {
         /// The path of the other place.
         second: String,
     },
+    /// Two parameters have the same path in the model.
+    #[error(
+        "two parameters go by the path `{path}`: {first} and {second}; rename a layer or a \
+         field, because gradients and optimizer states are found by path"
+    )]
+    PathTwice {
+        /// The path in the model.
+        path: String,
+        /// The path of one of them in its layer, and the layer.
+        first: String,
+        /// The same of the other.
+        second: String,
+    },
+    /// There is a loss to minimize, but no parameter that could be trained.
+    #[error(
+        "nothing in the model can be trained: its layers have no parameters, or all are frozen; \
+         leave the loss out if the pipeline is for predictions only"
+    )]
+    NothingTrains,
+    /// The optimizer can't update a parameter.
+    #[error(
+        "the optimizer can't update `{parameter}` of shape {shape:?}: {reason}; give it another \
+         optimizer by `ModuleOptimizer::with_group`, or freeze it"
+    )]
+    Optimizer {
+        /// The parameter's path in the model.
+        parameter: String,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// The reason.
+        reason: String,
+    },
     /// A part of the configuration is missing.
     #[error("the pipeline has no {what}: call `.{method}(…)` on the builder")]
     Missing {

@@ -3,7 +3,8 @@
 
 pub(crate) mod averaging;
 pub(crate) mod cast;
-pub(crate) mod floats;
+pub(crate) mod find;
+pub(crate) mod generator;
 pub(crate) mod gradients;
 pub(crate) mod initialize;
 pub(crate) mod named;

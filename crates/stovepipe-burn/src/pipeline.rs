@@ -19,7 +19,9 @@ use crate::pipeline::planner::Planner;
 use crate::pipeline::summary::{SharedDevice, StageSummary};
 use crate::stage::batch::{Batch, Task, Values};
 use crate::stage::burn_stage::{BurnStage, StageOutput};
-use crate::stage::report::{Report, added_by_layers, mean, metrics_of, norm_of, sum_and_weight_of};
+use crate::stage::report::{
+    Report, added_by_layers, mean, metrics_of, norm_of, sum_and_weight_of, without_gradient,
+};
 use crate::stage::tied_gradients::{tied_squared_norm, tied_sums};
 use crate::value::boundary::{Boundary, from_parts, into_packet};
 use crate::value::packet::Packet;
@@ -30,6 +32,7 @@ pub(crate) mod assemble;
 pub(crate) mod builder;
 pub(crate) mod checks;
 pub(crate) mod layer_costs;
+pub(crate) mod optimizer_trial;
 pub(crate) mod outcomes;
 pub(crate) mod planner;
 pub(crate) mod processes;
@@ -59,6 +62,8 @@ pub struct Pipeline<I = NoLoss, O = NoLoss, T = NoLoss> {
     pub(crate) carried_weight: f64,
     pub(crate) scaler: Option<Scaler>,
     pub(crate) metric_names: Vec<String>,
+    /// The paths of the parameters that are to be trained.
+    pub(crate) trained: Vec<String>,
     pub(crate) ties: Arc<[Tie]>,
     /// The side inputs of the next call.
     pub(crate) side: SideValues,
@@ -107,6 +112,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
             added_loss: mean(added_by_layers(&reports), weight),
             metrics: metrics_of(&reports, &self.metric_names),
             gradient_norm,
+            without_gradient: without_gradient(&reports, &self.ties),
             learning_rate,
             loss_scale,
             overflowed,
@@ -241,8 +247,10 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
     ///
     /// # Errors
     ///
-    /// [`StepError`] if a worker is gone.
+    /// [`StepError`] if a worker is gone, or an update failed half-way, so that some parameters
+    /// are of one step and some of another.
     pub fn parameters(&mut self) -> Result<BTreeMap<String, TensorData>, StepError> {
+        self.workers.check_usable()?;
         let mut parameters = BTreeMap::new();
         for StageSummary { stage, .. } in &self.summaries {
             if self.workers.holds(*stage) {

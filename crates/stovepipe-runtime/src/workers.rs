@@ -182,11 +182,21 @@ impl<C: StageCompute> Workers<C> {
         }
     }
 
+    /// Refuses if an update failed half-way, so that stages may be out of step.
+    ///
+    /// # Errors
+    ///
+    /// [`StepError::Unusable`].
+    pub fn check_usable(&self) -> Result<(), StepError> {
+        match &self.poisoned {
+            Some(reason) => Err(StepError::Unusable { reason: reason.clone() }),
+            None => Ok(()),
+        }
+    }
+
     /// Refuses a step that can't run at all.
     fn check(&self, program: &Program) -> Result<(), StepError> {
-        if let Some(reason) = &self.poisoned {
-            return Err(StepError::Unusable { reason: reason.clone() });
-        }
+        self.check_usable()?;
         let (found, ranks) = (program.plan().ranks(), self.ranks);
         if found != ranks {
             return Err(StepError::Ranks { program: found, pipeline: ranks });

@@ -1,6 +1,6 @@
 //! A layer at work with its types erased: the interface of everything that runs layers.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::tensor::TensorData;
@@ -17,6 +17,9 @@ use crate::value::part::Part;
 pub(crate) struct SkipNames {
     pub(crate) popped: BTreeMap<String, String>,
     pub(crate) stashed: BTreeMap<String, String>,
+    /// The names in the model of popped values that need no gradient: nothing that trains has
+    /// made them.
+    pub(crate) constants: BTreeSet<String>,
 }
 
 /// A layer with its types erased.
@@ -62,6 +65,9 @@ pub(crate) trait ErasedLayer: Send {
     /// Returns the sum of the squares of the complete gradients, except those of the parameters
     /// at the paths in `except`.
     fn squared_norm(&self, except: &HashSet<String>) -> f64;
+
+    /// Returns the paths of the parameters that are to be trained and have no complete gradient.
+    fn without_gradient(&self) -> Vec<String>;
 
     /// Copies the complete gradient of the parameter at a path to the host.
     fn gradient(&self, path: &str) -> Option<Vec<f32>>;

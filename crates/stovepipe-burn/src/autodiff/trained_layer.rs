@@ -1,7 +1,7 @@
 //! One layer at work: its module, the tape of each of its forwards, its accumulated gradients
 //! and its optimizer.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
@@ -17,7 +17,7 @@ use crate::layer::context::{LayerContext, SkipValues};
 use crate::loss::erasure::scaled;
 use crate::parameters::averaging::{Averaging, average};
 use crate::parameters::cast::{bytes_of_copies, cast_gradients, cast_parameters};
-use crate::parameters::gradients::{add, squared_norm};
+use crate::parameters::gradients::{add, paths_without, squared_norm};
 use crate::parameters::named::Named;
 use crate::parameters::read::{read_gradient, read_parameters, take_gradients};
 use crate::parameters::write::{with_value, write_gradient};
@@ -66,7 +66,11 @@ impl<L: Layer> TrainedLayer<L> {
         let (stashes, pops) = (sorted(module.inner().stashes()), module.inner().pops());
         Self {
             name,
-            names: SkipNames { popped: own_names(&pops), stashed: own_names(&stashes) },
+            names: SkipNames {
+                popped: own_names(&pops),
+                stashed: own_names(&stashes),
+                constants: BTreeSet::new(),
+            },
             stashes,
             pops,
             module: Some(module),
@@ -144,7 +148,8 @@ impl<L: Layer> TrainedLayer<L> {
         let mut arrived = std::mem::take(&mut context.popped);
         for (called, name) in &self.names.popped {
             let Some(packet) = arrived.remove(name) else { continue };
-            let parts = self.enter(packet.into_values(), mode, true);
+            let wants_gradient = !self.names.constants.contains(name);
+            let parts = self.enter(packet.into_values(), mode, wants_gradient);
             context.popped.insert(called.clone(), Packet::of(copied(&parts)));
             popped.insert(name.clone(), parts);
         }
@@ -337,6 +342,11 @@ impl<L: Layer> ErasedLayer for TrainedLayer<L> {
     fn squared_norm(&self, except: &HashSet<String>) -> f64 {
         let module = self.module.as_ref();
         module.map_or(0.0, |module| squared_norm(module, &self.complete, except))
+    }
+
+    fn without_gradient(&self) -> Vec<String> {
+        let module = self.module.as_ref();
+        module.map(|module| paths_without(module, &self.complete)).unwrap_or_default()
     }
 
     fn gradient(&self, path: &str) -> Option<Vec<f32>> {

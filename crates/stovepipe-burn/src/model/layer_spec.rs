@@ -1,25 +1,38 @@
 //! A layer that isn't made yet: the function that makes it, and the facts known before.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, FloatDType};
 
 use crate::autodiff::erased_layer::ErasedLayer;
 use crate::model::replay::Unreplayable;
-use crate::parameters::floats::FloatParameter;
+use crate::parameters::find::FloatParameter;
 
 /// Makes a layer and hides its type.
-type Make = dyn Fn(&MakeContext<'_>) -> Box<dyn ErasedLayer> + Send + Sync;
+pub(crate) type Make = dyn Fn(&MakeContext<'_>) -> Box<dyn ErasedLayer> + Send + Sync;
 
 /// Looks at a layer without allocating its parameters.
-type Look = dyn Fn() -> LayerFacts + Send + Sync;
+pub(crate) type Look = dyn Fn() -> LayerFacts + Send + Sync;
 
 /// One layer of a model that hasn't been built yet.
 pub(crate) struct LayerSpec {
     pub(crate) name: Arc<str>,
     pub(crate) make: Box<Make>,
-    pub(crate) look: Box<Look>,
+    look: Box<Look>,
+    /// The facts, once it has been looked at.
+    facts: OnceLock<LayerFacts>,
+}
+
+impl LayerSpec {
+    pub(crate) fn new(name: Arc<str>, make: Box<Make>, look: Box<Look>) -> Self {
+        Self { name, make, look, facts: OnceLock::new() }
+    }
+
+    /// Returns the facts. Looks at the layer once, for which its function is called.
+    pub(crate) fn facts(&self) -> &LayerFacts {
+        self.facts.get_or_init(|| (self.look)())
+    }
 }
 
 /// The circumstances in which a layer is made.
@@ -32,6 +45,7 @@ pub(crate) struct MakeContext<'a> {
 }
 
 /// The facts about a layer that are known before it runs.
+#[derive(Debug, Clone)]
 pub(crate) struct LayerFacts {
     /// The number of its parameters.
     pub(crate) parameters: usize,
@@ -41,6 +55,8 @@ pub(crate) struct LayerFacts {
     pub(crate) unreplayable: Vec<Unreplayable>,
     /// Its parameters that are floats.
     pub(crate) floats: Vec<FloatParameter>,
+    /// The paths in it of all its parameters.
+    pub(crate) paths: Vec<String>,
     /// The names of the skip values that it stashes, as it calls them itself.
     pub(crate) stashes: Vec<String>,
     /// The names of those that it pops.

@@ -69,7 +69,8 @@ impl ModuleVisitor for Search {
 
     fn visit_flag(&mut self, flag: &Param<Flag>) {
         let container = self.path.last().map(|(_, container)| container.as_str());
-        if !flag.val().is_enabled() {
+        // Initialization undoes what was switched off for evaluation only.
+        if !flag.clone().train().val().is_enabled() {
             self.frozen = Some(self.place());
             return;
         }
@@ -101,6 +102,7 @@ mod tests {
         assert_eq!(found(&LinearConfig::new(2, 2).init(&device)), []);
         let dropout = DropoutConfig::new(0.5).init();
         assert_eq!(found(&dropout), [(String::new(), "Dropout")]);
+        assert_eq!(found(&dropout.valid()), [(String::new(), "Dropout")]);
         assert_eq!(found(&dropout.freeze()), []);
         let noise = GaussianNoiseConfig::new(0.5).init();
         assert_eq!(found(&vec![noise]), [("0".to_owned(), "GaussianNoise")]);

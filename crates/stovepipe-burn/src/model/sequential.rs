@@ -1,10 +1,10 @@
 //! Models: sequences of named layers, each given as a function of its device.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use burn::module::{Module, ParamId};
+use burn::module::Module;
 use burn::tensor::Device;
 
 use crate::autodiff::erased_layer::ErasedLayer;
@@ -14,9 +14,11 @@ use crate::layer::Layer;
 use crate::layer::apply::{Apply, Stateless};
 use crate::layer::context::LayerContext;
 use crate::model::layer_spec::{LayerFacts, LayerSpec, MakeContext};
+use crate::model::paths::check_paths;
 use crate::model::replay::unreplayable;
-use crate::parameters::floats::{FloatParameter, float_parameters};
-use crate::parameters::initialize::initialize;
+use crate::parameters::find::find_parameters;
+use crate::parameters::generator::LentGenerator;
+use crate::parameters::initialize::{initialize, look_at};
 use crate::parameters::named::Named;
 use crate::value::boundary::Boundary;
 
@@ -74,8 +76,21 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
     /// Adds a layer.
     ///
     /// `name` must be unique in the model: it stands in errors and in the paths of the layer's
-    /// parameters, and the seed and the parameters' ids derive from it. `init` makes the layer
-    /// on a device.
+    /// parameters, and the seed and the parameters' ids derive from it.
+    ///
+    /// `init` makes the layer on a device. It is called:
+    ///
+    /// - once in every process, to look at the layer: its shapes, what trains, what it stashes.
+    ///   Parameters that aren't initialized yet, as in Burn's modules, aren't for that;
+    /// - once more by the process that owns the layer, unless nothing of what was looked at had
+    ///   been made or drawn, so that it can be taken;
+    /// - once more by that process if the layer draws from Burn's generator, which shows that no
+    ///   other thread has drawn meanwhile; and again while one does.
+    ///
+    /// [`Builder::profile`](crate::Builder::profile) and
+    /// [`Builder::rehearse`](crate::Builder::rehearse) make layers in the same way, and share the
+    /// first look. A process makes the first layer of a [tied](Self::tie) parameter for its value
+    /// if it owns another one.
     #[must_use]
     pub fn push<L>(
         mut self,
@@ -88,26 +103,37 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
         let name: Arc<str> = name.into().into();
         let init = Arc::new(init);
         let init_to_look_at = Arc::clone(&init);
+        // The layer that was looked at, if nothing of it has been made yet: Burn's layers put
+        // initializing off.
+        let seen = Arc::new(Mutex::new(None));
+        let keep = Arc::clone(&seen);
         let look = Box::new(move || {
-            let layer = init_to_look_at(&Device::flex().autodiff());
-            LayerFacts {
+            let (layer, drew_nothing) = look_at(|host| init_to_look_at(host));
+            let parameters = find_parameters(&layer);
+            let facts = LayerFacts {
                 parameters: layer.num_params(),
                 flops: layer.flops(),
                 unreplayable: unreplayable(&layer),
-                floats: float_parameters(&layer),
+                floats: parameters.floats,
                 stashes: layer.stashes(),
                 pops: layer.pops(),
+                paths: parameters.paths,
+            };
+            if drew_nothing && !parameters.are_initialized {
+                *keep.lock().unwrap_or_else(PoisonError::into_inner) = Some(layer);
             }
+            facts
         });
         let layer_name = Arc::clone(&name);
         let make = Box::new(move |context: &MakeContext<'_>| -> Box<dyn ErasedLayer> {
-            let module = initialize(context.seed, &layer_name, context.device, |host| {
-                Named::new(Arc::clone(&layer_name), init(host))
-            });
+            let named = |layer: L| Named::new(Arc::clone(&layer_name), layer);
+            let seen = seen.lock().unwrap_or_else(PoisonError::into_inner).take().map(named);
+            let MakeContext { seed, device, .. } = *context;
+            let module = initialize(seed, &layer_name, device, seen, |host| named(init(host)));
             let (name, optimizer) = (Arc::clone(&layer_name), context.optimizer.clone());
             Box::new(TrainedLayer::new(name, module, optimizer, context.compute))
         });
-        self.layers.push(LayerSpec { name, make, look });
+        self.layers.push(LayerSpec::new(name, make, look));
         Sequential { layers: self.layers, ties: self.ties, types: PhantomData }
     }
 
@@ -220,12 +246,8 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
     /// Returns the number of parameters of each layer, without allocating them.
     #[must_use]
     pub fn parameter_counts(&self) -> Vec<usize> {
-        self.layer_facts().iter().map(|facts| facts.parameters).collect()
-    }
-
-    /// Looks at each layer.
-    fn layer_facts(&self) -> Vec<LayerFacts> {
-        self.layers.iter().map(|layer| (layer.look)()).collect()
+        let _generator = LentGenerator::take();
+        self.layers.iter().map(|layer| layer.facts().parameters).collect()
     }
 
     /// Looks at each layer, and refuses a model that can't be trained.
@@ -237,18 +259,9 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
         if let Some(layer) = self.layers.iter().find(|layer| !names.insert(&layer.name)) {
             return Err(BuildError::NameTwice { name: layer.name.to_string() });
         }
-        let layer_facts = self.layer_facts();
-        let mut known: HashMap<ParamId, String> = HashMap::new();
-        for (layer, facts) in self.layers.iter().zip(&layer_facts) {
-            for FloatParameter { path, id, .. } in &facts.floats {
-                let second = format!("{}.{path}", layer.name);
-                let Some(first) = known.insert(*id, second.clone()) else { continue };
-                let is_tied = |tie: &Vec<String>| tie.contains(&first) && tie.contains(&second);
-                if !self.ties.iter().any(is_tied) {
-                    return Err(BuildError::SharedParameter { first, second });
-                }
-            }
-        }
+        let layer_facts: Vec<LayerFacts> =
+            self.layers.iter().map(|layer| layer.facts().clone()).collect();
+        check_paths(&self.layers, &layer_facts, &self.ties)?;
         Ok(layer_facts)
     }
 }

@@ -25,12 +25,19 @@ pub(crate) struct Skip {
 }
 
 /// Returns the names in the model of the skip values of a layer.
-pub(crate) fn names_of(skips: &[Skip], layer: usize) -> SkipNames {
+///
+/// `first_trained` is the number of the first layer with something to train.
+pub(crate) fn names_of(skips: &[Skip], layer: usize, first_trained: usize) -> SkipNames {
     let named = |end_of: fn(&Skip) -> usize| {
         let own = skips.iter().filter(|skip| end_of(skip) == layer);
         own.map(|skip| (skip.called.clone(), skip.name.clone())).collect()
     };
-    SkipNames { popped: named(|skip| skip.to), stashed: named(|skip| skip.from) }
+    let constants = skips.iter().filter(|skip| skip.to == layer && skip.from < first_trained);
+    SkipNames {
+        popped: named(|skip| skip.to),
+        stashed: named(|skip| skip.from),
+        constants: constants.map(|skip| skip.name.clone()).collect(),
+    }
 }
 
 /// Finds the skips of a model. Refuses one in which a stashed value isn't popped exactly once,

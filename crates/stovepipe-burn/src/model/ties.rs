@@ -8,6 +8,8 @@
 
 use crate::error::BuildError;
 use crate::model::layer_spec::{LayerFacts, LayerSpec};
+use crate::model::paths::path_in_model;
+use crate::parameters::find::FloatParameter;
 
 /// One use of a tied parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,9 +42,9 @@ pub(crate) fn ties_of<'a>(
             }
             known.push(path);
             let use_in = |(layer, facts): (usize, &'a LayerFacts)| {
-                let rest = path.strip_prefix(&*layers[layer].name)?.strip_prefix('.')?;
-                let float = facts.floats.iter().find(|float| float.path == rest)?;
-                Some((layer, &*float.shape))
+                let name = &layers[layer].name;
+                let is_it = |float: &&FloatParameter| path_in_model(name, &float.path) == *path;
+                Some((layer, &*facts.floats.iter().find(is_it)?.shape))
             };
             let Some((layer, shape)) = layer_facts.iter().enumerate().find_map(use_in) else {
                 return refuse(path, "the model has no such parameter".to_owned());

@@ -1,4 +1,5 @@
-//! Arithmetic on a module's gradients: sums with accumulated gradients, and norms.
+//! Work on a module's gradients: sums with accumulated gradients, norms, and the finding of
+//! those that are missing.
 
 use std::collections::HashSet;
 
@@ -74,6 +75,29 @@ impl ModuleVisitor for SquaredNorm<'_> {
         }
         if let Some(gradient) = self.gradients.get::<D>(param.id) {
             self.sums.push(widen(gradient).powi_scalar(2).sum());
+        }
+    }
+}
+
+/// Returns the paths of a module's parameters that are to be trained and have no gradient.
+pub(crate) fn paths_without<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<String> {
+    let mut without = Without { gradients, path: Vec::new(), found: Vec::new() };
+    module.visit(&mut without);
+    without.found
+}
+
+struct Without<'a> {
+    gradients: &'a GradientsParams,
+    path: Vec<String>,
+    found: Vec<String>,
+}
+
+impl ModuleVisitor for Without<'_> {
+    track_path!();
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if param.is_require_grad() && self.gradients.get::<D>(param.id).is_none() {
+            self.found.push(self.path.join("."));
         }
     }
 }

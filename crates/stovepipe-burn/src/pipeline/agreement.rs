@@ -2,7 +2,9 @@
 
 use stovepipe_runtime::Agreement;
 
+use crate::parameters::initialize::id_of;
 use crate::pipeline::Pipeline;
+use crate::pipeline::optimizer_trial::describe_optimizer;
 use crate::pipeline::spec::PipelineSpec;
 use crate::stage::batch::{Task, Values};
 use crate::value::boundary::Boundary;
@@ -16,11 +18,14 @@ pub(crate) fn agreement_on_model(spec: &PipelineSpec) -> Agreement {
         compute_dtype,
         scaler,
         metric_names,
+        optimizer,
         settings,
         ..
     } = spec;
     let descriptions = layers.iter().zip(layer_facts).map(|(layer, facts)| {
-        let floats: Vec<_> = facts.floats.iter().map(|float| (&float.path, &float.shape)).collect();
+        let floats = facts.floats.iter();
+        let floats = floats.map(|float| (&float.path, &float.shape, float.is_trainable));
+        let floats: Vec<_> = floats.collect();
         (&*layer.name, facts.parameters, floats, &facts.stashes, &facts.pops)
     });
     let tied: Vec<_> = settings.ties.iter().flatten().map(|tied| &tied.path).collect();
@@ -29,6 +34,10 @@ pub(crate) fn agreement_on_model(spec: &PipelineSpec) -> Agreement {
         .with_fingerprint("the model", (descriptions.collect::<Vec<_>>(), tied))
         .with("the cut into stages", partition)
         .with("the seed", settings.seed)
+        .with_fingerprint(
+            "the optimizer or its settings, such as weight decay",
+            describe_optimizer(optimizer, layers, layer_facts),
+        )
         .with("clipping", format_args!("{:?}", settings.clipping))
         .with("atomic updates", settings.atomic_updates)
         .with("the type of computation", format_args!("{compute_dtype:?}"))
@@ -54,7 +63,15 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         if !self.workers.is_spread() {
             return Agreement::new();
         }
-        let agreement = Agreement::new().with("the call", task.describe());
+        let mut agreement = Agreement::new().with("the call", task.describe());
+        if let Task::Train(rate) = task {
+            let rates = self.trained.iter().map(|path| {
+                let of_group = rate.lr_from_param(id_of(path), Some(path));
+                of_group.to_bits()
+            });
+            agreement = agreement
+                .with_fingerprint("the learning rates of groups", rates.collect::<Vec<_>>());
+        }
         agreement
             .and(self.agreement.clone())
             .with("the number of updates so far", self.updates)

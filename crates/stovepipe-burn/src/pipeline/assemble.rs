@@ -14,6 +14,7 @@ use crate::model::skips::{edges_of, skips_of};
 use crate::model::ties::{Tie, ties_of};
 use crate::pipeline::builder::Builder;
 use crate::pipeline::checks::{check_compute_dtype, unreplayable_layers};
+use crate::pipeline::optimizer_trial::check_optimizer;
 use crate::pipeline::planner::Planner;
 use crate::pipeline::spec::PipelineSpec;
 use crate::stage::settings::StageSettings;
@@ -35,6 +36,13 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             return missing("learning rate", "learning_rate");
         }
         settings.check()?;
+        let mut floats = layer_facts.iter().flat_map(|facts| &facts.floats);
+        if trains && !floats.any(|float| float.is_trainable) {
+            return Err(BuildError::NothingTrains);
+        }
+        if let Some(optimizer) = settings.optimizer.as_ref().filter(|_| trains) {
+            check_optimizer(optimizer, &model.layers, &layer_facts)?;
+        }
         let costs = settings.costs.of_layers(&model.layers, &layer_facts)?;
         let partition = settings.partitioner.partition(&costs, shape.stages())?;
         let ties: Arc<[Tie]> = ties_of(&model.ties, &model.layers, &layer_facts)?.into();

@@ -10,7 +10,7 @@ use burn::optim::ModuleOptimizer;
 use burn::tensor::FloatDType;
 use stovepipe_checkpoint::CheckpointPolicy;
 use stovepipe_partition::{Explicit, Partitioner};
-use stovepipe_runtime::{RankSetup, Workers};
+use stovepipe_runtime::{Agreement, RankSetup, Workers};
 use stovepipe_schedule::{Rank, Schedule};
 use stovepipe_transport::Transport;
 use stovepipe_tune::{Choice, Configuration};
@@ -22,9 +22,11 @@ use crate::loss::scaling::LossScaling;
 use crate::loss::{Loss, NoLoss};
 use crate::model::sequential::Sequential;
 use crate::parameters::averaging::Clipping;
+use crate::parameters::generator::LentGenerator;
 use crate::pipeline::Pipeline;
 use crate::pipeline::agreement::agreement_on_model;
 use crate::pipeline::layer_costs::LayerCosts;
+use crate::pipeline::optimizer_trial::trained_paths;
 use crate::pipeline::settings::Settings;
 use crate::pipeline::summary::SharedDevice;
 use crate::value::boundary::Boundary;
@@ -300,10 +302,16 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
 
     /// Cuts the model, initializes each stage on its device and starts the workers.
     ///
+    /// Layers are initialized with Burn's generator on the processor, which is one for the whole
+    /// process and whose state can't be put back. It is left as if a small tensor had been drawn
+    /// and the generator seeded with that. So what is drawn afterwards depends on the caller's
+    /// own seed, and not on the pipeline. The same holds for profiling and rehearsing.
+    ///
     /// # Errors
     ///
     /// [`BuildError`].
     pub fn build(mut self) -> Result<Pipeline<I, O, T>, BuildError> {
+        let _generator = LentGenerator::take();
         let transport = self.settings.transport.take();
         let mut spec = self.assemble()?;
         let ranks = spec.planner.shape.ranks;
@@ -325,10 +333,11 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         for SharedDevice { device, ranks } in &shared_devices {
             tracing::info!(device, ?ranks, "ranks share a device");
         }
+        let agreement = if is_local { Agreement::new() } else { agreement_on_model(&spec) };
         Ok(Pipeline {
             workers,
             process,
-            agreement: agreement_on_model(&spec),
+            agreement,
             summaries: spec.summaries(),
             shared_devices,
             planner: spec.planner,
@@ -338,6 +347,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             carried_weight: 0.0,
             scaler: spec.scaler,
             metric_names: spec.metric_names,
+            trained: trained_paths(&spec.layers, &spec.layer_facts),
             ties: spec.settings.ties,
             side: SideValues::new(),
             partition: spec.partition,

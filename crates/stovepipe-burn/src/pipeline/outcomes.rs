@@ -23,6 +23,12 @@ pub struct Step {
     ///
     /// It is known where gradients are clipped by their norm or the loss is scaled.
     pub gradient_norm: Option<f64>,
+    /// The paths of the parameters that are to be trained, but had no gradient in the whole step
+    /// and so stayed as they were.
+    ///
+    /// The loss didn't depend on them. If that goes on, a layer may ignore what it was given, or
+    /// a value may lose its gradient on the way. Freeze what isn't to be trained.
+    pub without_gradient: Vec<String>,
     /// The base learning rate of the update.
     pub learning_rate: f64,
     /// The factor that the loss was multiplied by for the backward: see

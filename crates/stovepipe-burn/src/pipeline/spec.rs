@@ -82,6 +82,14 @@ impl PipelineSpec {
         shared.map(|(device, ranks)| SharedDevice { device: name(device), ranks }).collect()
     }
 
+    /// Returns the number of the first layer with something to train; the number of layers if
+    /// there is none.
+    fn first_trained(&self) -> usize {
+        let trains = |facts: &LayerFacts| facts.floats.iter().any(|float| float.is_trainable);
+        let first = self.layer_facts.iter().position(trains);
+        first.unwrap_or(self.layer_facts.len())
+    }
+
     /// Makes a layer on the device of `rank`.
     pub(crate) fn layer(&self, layer: usize, rank: Rank) -> Box<dyn ErasedLayer> {
         let context = MakeContext {
@@ -91,7 +99,7 @@ impl PipelineSpec {
             compute: self.compute_dtype,
         };
         let mut made = (self.layers[layer].make)(&context);
-        made.name_skips(names_of(&self.skips, layer));
+        made.name_skips(names_of(&self.skips, layer, self.first_trained()));
         made
     }
 
@@ -129,8 +137,11 @@ impl PipelineSpec {
                 }
             }
             let is_last = stage.index() + 1 == stages;
+            let frozen = self.first_trained().saturating_sub(range.start).min(layers.len());
             let stage_made = BurnStage {
                 layers,
+                frozen,
+                trains_before: self.first_trained() < range.start,
                 device: self.device(rank).clone(),
                 is_first: stage.index() == 0,
                 is_last,

@@ -20,8 +20,10 @@ use crate::layer::context::SkipValues;
 use crate::loss::erasure::ErasedLoss;
 use crate::model::layer_spec::{LayerSpec, MakeContext};
 use crate::model::skips::skips_of;
+use crate::parameters::generator::LentGenerator;
 use crate::pipeline::builder::Builder;
 use crate::pipeline::checks::check_compute_dtype;
+use crate::pipeline::optimizer_trial::check_optimizer;
 use crate::pipeline::settings::Settings;
 use crate::profile::counter::MemoryCounter;
 use crate::profile::profiling::Profiling;
@@ -49,6 +51,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
         input: I,
         target: T,
     ) -> Result<Profile, ProfileError> {
+        let _generator = LentGenerator::take();
         let layer_facts = self.model.check()?;
         let settings = &self.settings;
         settings.check()?;
@@ -57,6 +60,9 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
         let device = first_device(&*backend)?;
         let used = std::slice::from_ref(&device);
         check_compute_dtype(settings.compute_dtype, used, &self.model.layers, &layer_facts)?;
+        if let Some(optimizer) = &settings.optimizer {
+            check_optimizer(optimizer, &self.model.layers, &layer_facts)?;
+        }
         let sizes = &profiling.sizes;
         let input = into_packet(input);
         let samples = input.samples().map_err(unfit("input"))?;

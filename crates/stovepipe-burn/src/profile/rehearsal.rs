@@ -9,6 +9,7 @@ use stovepipe_runtime::{PlainThread, RankSetup, Workers};
 use stovepipe_schedule::{Mode, Rank, Stage};
 
 use crate::error::{BuildError, TrainError};
+use crate::parameters::generator::LentGenerator;
 use crate::pipeline::builder::Builder;
 use crate::pipeline::spec::PipelineSpec;
 use crate::profile::counter::{Count, MemoryCounter};
@@ -84,6 +85,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
         input: I,
         target: T,
     ) -> Result<Vec<u64>, TrainError> {
+        let _generator = LentGenerator::take();
         let mut spec = self.assemble()?;
         let Rehearsal { rank, steps, ref counter, ref side } = *rehearsal;
         let ranks = spec.planner.shape.ranks;

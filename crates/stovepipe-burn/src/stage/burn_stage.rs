@@ -30,6 +30,10 @@ pub(crate) struct StageOutput {
 /// Consecutive layers that run together on one rank.
 pub(crate) struct BurnStage {
     pub(crate) layers: Vec<Box<dyn ErasedLayer>>,
+    /// The number of layers at its front that don't train, with none before them that does.
+    pub(crate) frozen: usize,
+    /// Says whether a layer of an earlier stage trains.
+    pub(crate) trains_before: bool,
     pub(crate) device: Device,
     pub(crate) is_first: bool,
     pub(crate) is_last: bool,
@@ -132,7 +136,7 @@ impl StageCompute for BurnStage {
         micro_batch: MicroBatch,
         retention: &StageRetention,
     ) -> Result<(), StageError> {
-        if let Some(segment) = retention.dropped().last().cloned() {
+        if let Some(segment) = self.dropped(retention).pop() {
             self.rebuild(micro_batch.index(), segment)?;
         }
         self.flush()

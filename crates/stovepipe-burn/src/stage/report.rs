@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::error::StageError;
+use crate::model::ties::Tie;
 
 /// The report of one stage.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -18,6 +19,8 @@ pub(crate) struct Report {
     pub(crate) losses: Vec<(f64, f64)>,
     /// The same of each metric, one metric after the other, on the last stage.
     pub(crate) metrics: Vec<(f64, f64)>,
+    /// The paths of the parameters that are to be trained and have no gradient.
+    pub(crate) without_gradient: Vec<String>,
     /// The gradients of uses of tied parameters, each with its number among all uses.
     pub(crate) tied: Vec<(u64, Vec<f32>)>,
 }
@@ -29,14 +32,20 @@ impl Report {
     ///
     /// - the counts of the four lists of floats, as `u64`;
     /// - squared norms and added losses, then the pairs of losses and metrics, as `f64`;
+    /// - the number of paths without a gradient and, for each, its length and its UTF-8;
     /// - for each tied gradient its number and its length as `u64`, and its values as `f32`.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let Self { squared_norms, added, losses, metrics, tied } = self;
+        let Self { squared_norms, added, losses, metrics, without_gradient, tied } = self;
         let counts = [squared_norms.len(), added.len(), losses.len(), metrics.len()];
         let pairs = losses.iter().chain(metrics).flat_map(|&(sum, weight)| [sum, weight]);
         let numbers = squared_norms.iter().chain(added).copied().chain(pairs);
         let counts = counts.into_iter().flat_map(|count| (count as u64).to_le_bytes());
         let mut bytes: Vec<u8> = counts.chain(numbers.flat_map(f64::to_le_bytes)).collect();
+        bytes.extend((without_gradient.len() as u64).to_le_bytes());
+        for path in without_gradient {
+            bytes.extend((path.len() as u64).to_le_bytes());
+            bytes.extend(path.as_bytes());
+        }
         for (number, gradient) in tied {
             bytes.extend(number.to_le_bytes());
             bytes.extend((gradient.len() as u64).to_le_bytes());
@@ -63,6 +72,16 @@ impl Report {
             Some(numbers.as_chunks::<2>().0.iter().map(|&[sum, weight]| (sum, weight)).collect())
         };
         let (losses, metrics) = (pairs(losses)?, pairs(metrics)?);
+        let mut without_gradient = Vec::new();
+        let (count, mut rest) = bytes.split_first_chunk::<8>()?;
+        for _ in 0..u64::from_le_bytes(*count) {
+            let (length, path) = rest.split_first_chunk::<8>()?;
+            let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
+            let (path, after) = path.split_at_checked(length)?;
+            without_gradient.push(str::from_utf8(path).ok()?.to_owned());
+            rest = after;
+        }
+        bytes = rest;
         let mut tied = Vec::new();
         while let Some((number, rest)) = bytes.split_first_chunk::<8>() {
             let (count, rest) = rest.split_first_chunk::<8>()?;
@@ -72,7 +91,7 @@ impl Report {
             tied.push((u64::from_le_bytes(*number), values.collect()));
             bytes = rest;
         }
-        let report = Self { squared_norms, added, losses, metrics, tied };
+        let report = Self { squared_norms, added, losses, metrics, without_gradient, tied };
         bytes.is_empty().then_some(report)
     }
 
@@ -115,6 +134,20 @@ pub(crate) fn metrics_of(reports: &[Report], names: &[String]) -> BTreeMap<Strin
     metrics.map(|(name, pairs)| (name.clone(), mean_of_pairs(pairs))).collect()
 }
 
+/// Returns the paths of the parameters that are to be trained and got no gradient on any stage,
+/// in the order of the model.
+///
+/// A tied parameter goes by the path of its first use. It has a gradient if any use has.
+pub(crate) fn without_gradient(reports: &[Report], ties: &[Tie]) -> Vec<String> {
+    let all: Vec<&String> = reports.iter().flat_map(|report| &report.without_gradient).collect();
+    let is_whole =
+        |path: &&&String| match ties.iter().find(|tie| tie.iter().any(|t| t.path == ***path)) {
+            Some(tie) => tie[0].path == ***path && tie.iter().all(|tied| all.contains(&&tied.path)),
+            None => true,
+        };
+    all.iter().filter(is_whole).map(|path| (*path).clone()).collect()
+}
+
 /// Returns the norm of the gradient over all stages, divided by `weight`; none if no layer
 /// reported its own.
 ///
@@ -137,6 +170,7 @@ mod tests {
             added: vec![0.25, 0.25],
             losses: vec![(3.0, 2.0), (1.0, 0.5)],
             metrics: vec![(1.0, 2.0), (0.0, 2.0), (6.0, 1.0), (0.0, 1.0)],
+            without_gradient: vec!["b.weight".to_owned(), "ä".to_owned()],
             tied: vec![(3, vec![1.5, -2.0, 0.25]), (7, Vec::new())],
         };
         let sent = [first.encode(), last.encode()];
@@ -152,8 +186,14 @@ mod tests {
     #[test]
     fn what_cannot_be_read_names_its_stage() {
         let good = Report::default().encode();
-        for bad in [vec![], vec![1; 7], [9u64.to_le_bytes(); 4].concat(), vec![0; 40], vec![0; 33]]
-        {
+        for bad in [
+            vec![],
+            vec![1; 7],
+            [9u64.to_le_bytes(); 4].concat(),
+            vec![0; 48],
+            vec![0; 41],
+            vec![0; 33],
+        ] {
             let found = Report::decode_all(&[good.clone(), bad]);
             assert_eq!(found, Err(StageError::Report { stage: 1 }));
         }

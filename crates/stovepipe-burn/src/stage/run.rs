@@ -31,7 +31,8 @@
 //!    along the incoming edges.
 //!
 //! Without a backward there are no tapes: all layers run as in 3, keep nothing, and the loss or
-//! the prediction follows.
+//! the prediction follows. In training that holds for the layers in front of the first one that
+//! trains: nobody asks for their gradients, so that what goes back to them is empty.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -70,7 +71,7 @@ impl BurnStage {
         };
         // 4. Where the last layer was in a dropped segment, rebuilding it computes the loss.
         if self.is_last && batch.task.trains() {
-            if retention.dropped().last().is_none_or(|last| last.end < self.layers.len()) {
+            if self.dropped(retention).last().is_none_or(|last| last.end < self.layers.len()) {
                 self.run_loss(micro_batch, std::mem::take(&mut values), true)?;
             }
         } else if self.is_last && matches!(batch.task, Task::Predict) {
@@ -108,8 +109,10 @@ impl BurnStage {
         mut values: Vec<Box<dyn Part>>,
         retention: &StageRetention,
     ) -> Result<Vec<Box<dyn Part>>, StageError> {
-        let mut next = 0;
-        for segment in retention.dropped().iter().cloned() {
+        let (mut next, dropped) = (self.frozen, self.dropped(retention));
+        let leaves_untaped = next > 0 || !dropped.is_empty();
+        values = self.run_layers(micro_batch, 0..next, values, Pass::Train, false)?;
+        for segment in dropped {
             // 2
             values =
                 self.run_layers(micro_batch, next..segment.start, values, Pass::Train, true)?;
@@ -118,7 +121,7 @@ impl BurnStage {
             next = segment.end;
             values = self.run_layers(micro_batch, segment, values, Pass::Train, false)?;
         }
-        if !retention.dropped().is_empty() {
+        if leaves_untaped {
             free_abandoned(&self.device);
         }
         // 2
@@ -147,19 +150,20 @@ impl BurnStage {
         let last =
             range.clone().last().filter(|last| self.is_last && last + 1 == self.layers.len());
         for index in range {
-            let is_model_input = self.is_first && index == 0;
+            let input_gradient = self.trains_before || index > self.frozen;
+            // Without a backward a skip value isn't needed again.
+            let has_backward = pass != Pass::Evaluate && index >= self.frozen;
             let mode = match pass {
                 Pass::Evaluate => Forward::Evaluate,
-                _ if taped => Forward::Taped { input_gradient: !is_model_input },
+                _ if taped => Forward::Taped { input_gradient },
                 _ => Forward::Untaped,
             };
             let current = self.current.as_mut().ok_or_else(|| StageError::no_step(""))?;
             let pop = |skip: &str| {
                 let key = (micro_batch, skip.to_owned());
-                match pass {
-                    // Without a backward the value isn't needed again.
-                    Pass::Evaluate => current.skip_values.remove(&key),
-                    _ => current.skip_values.get(&key).cloned(),
+                match has_backward {
+                    true => current.skip_values.get(&key).cloned(),
+                    false => current.skip_values.remove(&key),
                 }
             };
             let Forwarded { outputs, tape, loss, stashed, observations } =
@@ -216,6 +220,13 @@ impl BurnStage {
         Ok(())
     }
 
+    /// Returns the segments that are dropped and rebuilt. Layers without a backward are in none.
+    pub(super) fn dropped(&self, retention: &StageRetention) -> Vec<Range<usize>> {
+        let dropped = retention.dropped().iter();
+        let dropped = dropped.map(|segment| segment.start.max(self.frozen)..segment.end);
+        dropped.filter(|segment| !segment.is_empty()).collect()
+    }
+
     /// Rebuilds the activations of a dropped segment from its kept input (6).
     pub(super) fn rebuild(
         &mut self,
@@ -239,8 +250,9 @@ impl BurnStage {
         if self.current()?.tapes.contains_key(&(micro_batch, layer)) {
             return Ok(());
         }
-        let segment = retention.dropped().iter().find(|segment| segment.contains(&layer));
-        let segment = segment.cloned().ok_or_else(|| self.gone(layer))?;
+        let mut dropped = self.dropped(retention).into_iter();
+        let segment = dropped.find(|segment| segment.contains(&layer));
+        let segment = segment.ok_or_else(|| self.gone(layer))?;
         self.rebuild(micro_batch, segment)
     }
 
@@ -253,6 +265,9 @@ impl BurnStage {
         retention: &StageRetention,
     ) -> Result<Vec<Packet>, StageError> {
         let last = self.layers.len() - 1;
+        if self.frozen > last {
+            return self.send_gradients(micro_batch, Vec::new());
+        }
         let scale = self.current()?.batch.scale;
         // 6. This comes first because rebuilding the last layer may have yet to compute the
         //    loss.
@@ -267,7 +282,7 @@ impl BurnStage {
                 unpack(micro_batch, gradients, routes, 0, &mut self.current()?.skip_gradients);
             gradient.ok_or_else(|| self.gone(last))?.into_gradients()
         };
-        for layer in (0..=last).rev() {
+        for layer in (self.frozen..=last).rev() {
             // 6
             self.ensure_tape(micro_batch, layer, retention)?;
             // 8
@@ -288,7 +303,15 @@ impl BurnStage {
             }
             flowing = inputs;
         }
-        // 9
+        self.send_gradients(micro_batch, flowing)
+    }
+
+    /// Packs the gradients of the input and of skip values for the incoming edges (9).
+    fn send_gradients(
+        &mut self,
+        micro_batch: usize,
+        flowing: Vec<Option<Box<dyn Part>>>,
+    ) -> Result<Vec<Packet>, StageError> {
         let gradient = (!self.is_first).then(|| Packet::gradients(flowing));
         let routes = self.routes.incoming.clone();
         let chain_edge = routes.len().saturating_sub(1);

@@ -48,6 +48,12 @@ impl BurnStage {
                 tied.extend(self.layers[layer].gradient(&path).map(|g| (number, g)));
             }
         }
+        let without_gradient = match task {
+            Task::Train(_) => {
+                self.layers.iter().flat_map(|layer| layer.without_gradient()).collect()
+            }
+            _ => Vec::new(),
+        };
         // The step reads from the device only here and for the norms.
         let current = self.current()?;
         let value = |sum: &Tensor<1>| sum.to_data().iter::<f64>().sum::<f64>();
@@ -57,6 +63,7 @@ impl BurnStage {
             added: current.added.values().map(value).collect(),
             losses: current.losses.values().map(pair).collect(),
             metrics: current.metrics.values().map(pair).collect(),
+            without_gradient,
             tied,
         })
     }

@@ -6,6 +6,7 @@
 mod batch_norm;
 mod exactness;
 mod failures;
+mod no_trace;
 mod partition;
 mod precision;
 mod processes;
@@ -17,3 +18,4 @@ mod side_inputs;
 mod skips;
 mod ties;
 mod values;
+mod what_trains;

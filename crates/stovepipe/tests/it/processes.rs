@@ -3,6 +3,10 @@
 
 use std::thread;
 
+use stovepipe::burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use stovepipe::burn::module::ParamGroup;
+use stovepipe::burn::optim::decay::WeightDecayConfig;
+use stovepipe::burn::optim::{AdamConfig, ModuleOptimizer, SgdConfig};
 use stovepipe::burn::tensor::Tensor;
 use stovepipe::partition::Explicit;
 use stovepipe::recompute::{ExceptLast, Never};
@@ -113,7 +117,7 @@ fn refusal(other: fn(ToyBuilder) -> ToyBuilder, samples: usize) -> String {
 #[test]
 fn ranks_that_were_set_up_differently_refuse_before_anything_runs() {
     type Case = (fn(ToyBuilder) -> ToyBuilder, usize, &'static str);
-    let cases: [Case; 7] = [
+    let cases: [Case; 13] = [
         (|b| b, 8, "rank 2 differs from the others in the batch"),
         (|b| b.seed(8), 7, "in the seed: 8 instead of 7"),
         (|b| b.micro_batches(2), 7, "the number of micro-batches: 2 instead of 3"),
@@ -121,6 +125,12 @@ fn ranks_that_were_set_up_differently_refuse_before_anything_runs() {
         (|b| b.checkpoint(Never), 7, "in what is recomputed"),
         (|b| b.learning_rate(0.5), 7, "the call: step at learning rate 0.5"),
         (|b| b.partitioner(Explicit::new(cut())), 7, "the cut into stages"),
+        (|b| b.optimizer(SgdConfig::new().init()), 7, "the optimizer"),
+        (|b| b.optimizer(AdamConfig::new().with_beta_1(0.8).init()), 7, "the optimizer"),
+        (|b| b.optimizer(decaying(ParamGroup::all())), 7, "such as weight decay"),
+        (|b| b.optimizer(decaying(ParamGroup::from_predicate("head"))), 7, "the optimizer"),
+        (|b| b.learning_rates(slower("head")), 7, "the learning rates of groups"),
+        (|b| b.learning_rates(slower("head.bias")), 7, "the learning rates of groups"),
     ];
     for (other, samples, expected) in cases {
         let said = refusal(other, samples);
@@ -133,6 +143,17 @@ fn there_is_one_process_for_each_rank() {
     let endpoint = InProcess::<Packet>::group(2).swap_remove(0);
     let error = builder(3).transport(endpoint).build().err().expect("refused");
     assert!(matches!(error, BuildError::Processes { processes: 2, ranks: 3 }), "{error}");
+}
+
+/// Adam with a small weight decay for these parameters.
+fn decaying(group: ParamGroup) -> ModuleOptimizer {
+    let decaying = AdamConfig::new().with_weight_decay(Some(WeightDecayConfig::new(1e-4)));
+    AdamConfig::new().init().with_group(group, decaying.build(), None)
+}
+
+/// A smaller learning rate for parameters with this in their paths.
+fn slower(part: &str) -> ModuleLrScheduler {
+    ModuleLrScheduler::new(1e-2).with_group(ParamGroup::from_predicate(part), 1e-3)
 }
 
 fn cut() -> stovepipe::partition::Partition {
