@@ -62,7 +62,7 @@ pub(crate) const FLOORS: &[(&str, Floors)] = &[
             &["agreement", "in_flight", "reports"],
             &["compute", "job"],
             &["setup", "stages"],
-            &["actions", "ending", "executor"],
+            &["actions", "ending", "executor", "rank_thread"],
             &["worker"],
             &["workers"],
         ],

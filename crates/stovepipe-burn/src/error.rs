@@ -205,9 +205,9 @@ pub enum BuildError {
     /// The backend has no device, or no thread for a rank.
     #[error(transparent)]
     Backend(#[from] BackendError),
-    /// A worker can't be started.
-    #[error("a worker can't be started: {0}")]
-    Worker(#[from] std::io::Error),
+    /// A rank's worker can't be started.
+    #[error(transparent)]
+    Worker(#[from] StepError),
 }
 
 /// The reasons why a stage fails.

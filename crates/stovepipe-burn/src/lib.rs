@@ -52,6 +52,6 @@ pub use profile::counter::MemoryCounter;
 pub use profile::profiling::Profiling;
 pub use profile::rehearsal::Rehearsal;
 pub use stage::split::micro_batch_ranges;
-pub use stovepipe_runtime::{PlainThread, RankThread, StepError};
+pub use stovepipe_runtime::{PlainThread, RANK_STACK, RankThread, StepError};
 pub use value::boundary::{Boundary, BoundaryError};
 pub use value::packet::Packet;

@@ -215,6 +215,22 @@ pub enum StepError {
         /// The rank.
         rank: Rank,
     },
+    /// The system gives no thread for a rank.
+    #[error("rank {rank} can't have a thread: {source}")]
+    NoThread {
+        /// The rank.
+        rank: Rank,
+        /// The error of the system.
+        source: std::io::Error,
+    },
+    /// A rank's thread doesn't run its worker.
+    #[error("the worker of rank {rank} hasn't started: {reason}")]
+    NotStarted {
+        /// The rank.
+        rank: Rank,
+        /// The reason.
+        reason: String,
+    },
     /// A worker's thread ended unexpectedly.
     #[error("the worker of rank {rank} is gone: build the pipeline again")]
     WorkerGone {

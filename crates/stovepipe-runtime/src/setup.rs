@@ -2,17 +2,37 @@
 //! through.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use stovepipe_schedule::Stage;
 
 use crate::compute::StageCompute;
 use crate::in_flight::ArrivalHook;
 
+/// The bytes that the stack of a rank's thread may grow to.
+///
+/// Burn's backward recurses once for each operation on the longest way through a tape, so that a
+/// long recurrence needs far more than a thread has by default. The bytes are addresses only: they
+/// take memory when they are first used.
+pub const RANK_STACK: usize = if cfg!(target_pointer_width = "64") { 256 << 20 } else { 16 << 20 };
+
 /// Where a rank's worker runs: it may bring a thread pool or a device context.
 pub trait RankThread: Send {
     /// Runs the worker to its end. Called on the rank's own thread, which ends when it returns.
     /// Threads that this started for the worker should have ended by then too.
+    ///
+    /// The rank's own thread has a stack of [`RANK_STACK`] bytes. A thread that this runs the
+    /// worker on should have as much.
     fn run(self: Box<Self>, worker: Box<dyn FnOnce() + Send>);
+
+    /// Returns the time within which [`run`](Self::run) starts the worker, and within which it
+    /// returns after the worker has ended: a minute by default.
+    ///
+    /// A rank whose worker doesn't start in time is an error, and a thread that doesn't end in time
+    /// is left alone, so that nobody waits for ever.
+    fn time_limit(&self) -> Duration {
+        Duration::from_secs(60)
+    }
 }
 
 /// Runs the worker right on the rank's thread.

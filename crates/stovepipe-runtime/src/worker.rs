@@ -3,7 +3,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 use futures::executor::block_on;
@@ -12,9 +11,10 @@ use stovepipe_transport::Transport;
 
 use crate::agreement::Agreement;
 use crate::compute::StageCompute;
-use crate::error::StepError;
+use crate::error::{Cause, StepError};
 use crate::executor::RankExecutor;
 use crate::job::{Job, RankReport};
+use crate::rank_thread::StartedThread;
 use crate::setup::RankSetup;
 
 /// The outcome of a gather.
@@ -52,23 +52,26 @@ pub(crate) struct Worker<C: StageCompute> {
     pub(crate) rank: usize,
     commands: Option<mpsc::Sender<Command<C>>>,
     results: mpsc::Receiver<Result<RankReport<C::Output>, StepError>>,
-    thread: Option<JoinHandle<()>>,
+    thread: StartedThread,
 }
 
 impl<C: StageCompute> Worker<C> {
     /// Starts the thread of a rank.
     pub(crate) fn spawn(
         LocalRank { rank, setup, transport }: LocalRank<C>,
-    ) -> std::io::Result<Self> {
+    ) -> Result<Self, StepError> {
         let RankSetup { stages, thread, arrival_hook } = setup;
         let executor = RankExecutor::new(Rank::new(rank), stages).with_arrival_hook(arrival_hook);
         let (commands, inbox) = mpsc::channel();
         let (outbox, results) = mpsc::channel();
-        let name = format!("stovepipe-{rank}");
-        let handle = std::thread::Builder::new().name(name).spawn(move || {
-            thread.run(Box::new(move || work(executor, &*transport, &inbox, &outbox)));
-        })?;
-        Ok(Self { rank, commands: Some(commands), results, thread: Some(handle) })
+        let worker = move || work(executor, &*transport, &inbox, &outbox);
+        let thread = StartedThread::spawn(Rank::new(rank), thread, worker)?;
+        Ok(Self { rank, commands: Some(commands), results, thread })
+    }
+
+    /// Waits until it takes commands.
+    pub(crate) fn wait_for_start(&mut self) -> Result<(), StepError> {
+        self.thread.wait_for_start()
     }
 
     /// Asks for something. Where the worker is gone, the answer says so.
@@ -115,10 +118,7 @@ impl<C: StageCompute> Worker<C> {
 
     /// Waits for the end of the thread.
     pub(crate) fn join(&mut self) {
-        if let Some(thread) = self.thread.take() {
-            // A worker that panicked has already been reported.
-            let _ = thread.join();
-        }
+        self.thread.join();
     }
 
     fn gone(&self) -> StepError {
@@ -133,12 +133,21 @@ fn work<C: StageCompute>(
     inbox: &mpsc::Receiver<Command<C>>,
     outbox: &mpsc::Sender<Result<RankReport<C::Output>, StepError>>,
 ) {
+    let rank = executor.rank();
     while let Ok(command) = inbox.recv() {
         match command {
             Command::Step { number, program, input, epoch, agreement } => {
                 let (program, input, agreement) = (&*program, &input, agreement.as_deref());
                 let job = Job { step: number, program, input, epoch, agreement };
-                let result = block_on(executor.step(&job, endpoint));
+                let step = || block_on(executor.step(&job, endpoint));
+                let result = catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|payload| {
+                    // Stages panic without harm. This came from elsewhere, such as the drop of a
+                    // value, and the other ranks still wait.
+                    let cause = Cause::of_panic(payload.as_ref());
+                    endpoint.abort(number, &format!("the worker of rank {rank} {cause}"));
+                    endpoint.end_step(number);
+                    Err(StepError::WorkerGone { rank })
+                });
                 if outbox.send(result).is_err() {
                     return;
                 }

@@ -38,7 +38,7 @@ pub struct Workers<C: StageCompute> {
     compared: Option<(Arc<Program>, Agreement)>,
     /// Dropped after the threads have ended, on the thread that drops this. So a transport can tell
     /// whether that is because of a panic.
-    _transports: Vec<Arc<dyn Transport<C::Value>>>,
+    transports: Vec<Arc<dyn Transport<C::Value>>>,
 }
 
 impl<C: StageCompute> Workers<C> {
@@ -46,8 +46,8 @@ impl<C: StageCompute> Workers<C> {
     ///
     /// # Errors
     ///
-    /// If the system gives no thread.
-    pub fn start(ranks: Vec<RankSetup<C>>) -> std::io::Result<Self> {
+    /// [`StepError::NoThread`] or [`StepError::NotStarted`], which name the rank.
+    pub fn start(ranks: Vec<RankSetup<C>>) -> Result<Self, StepError> {
         let count = ranks.len();
         let endpoints = InProcess::group(count).into_iter().zip(ranks).enumerate();
         let ranks = endpoints.map(|(rank, (endpoint, setup))| {
@@ -63,34 +63,35 @@ impl<C: StageCompute> Workers<C> {
     ///
     /// # Errors
     ///
-    /// If the system gives no thread.
+    /// [`StepError::NoThread`] or [`StepError::NotStarted`], which name the rank.
     pub fn join(
         setup: RankSetup<C>,
         transport: Arc<dyn Transport<C::Value>>,
-    ) -> std::io::Result<Self> {
+    ) -> Result<Self, StepError> {
         let (rank, ranks) = (transport.rank(), transport.ranks());
         Self::spawn(vec![LocalRank { rank, setup, transport }], ranks)
     }
 
-    fn spawn(local: Vec<LocalRank<C>>, ranks: usize) -> std::io::Result<Self> {
-        let mut workers = Vec::with_capacity(local.len());
-        let mut placement = Vec::new();
-        let mut transports = Vec::with_capacity(local.len());
-        for rank in local {
-            placement.extend(rank.setup.stages.iter().map(|(stage, _)| (*stage, workers.len())));
-            transports.push(Arc::clone(&rank.transport));
-            workers.push(Worker::spawn(rank)?);
-        }
-        placement.sort_unstable();
-        Ok(Self {
-            workers,
-            placement,
+    fn spawn(local: Vec<LocalRank<C>>, ranks: usize) -> Result<Self, StepError> {
+        // Where one can't be started, dropping this ends the others.
+        let mut all = Self {
+            workers: Vec::with_capacity(local.len()),
+            placement: Vec::new(),
             ranks,
             next_step: 0,
             poisoned: None,
             compared: None,
-            _transports: transports,
-        })
+            transports: Vec::with_capacity(local.len()),
+        };
+        for rank in local {
+            let index = all.workers.len();
+            all.placement.extend(rank.setup.stages.iter().map(|(stage, _)| (*stage, index)));
+            all.transports.push(Arc::clone(&rank.transport));
+            all.workers.push(Worker::spawn(rank)?);
+        }
+        all.placement.sort_unstable();
+        all.workers.iter_mut().try_for_each(Worker::wait_for_start)?;
+        Ok(all)
     }
 
     /// Whether there are ranks in other processes.

@@ -3,11 +3,12 @@
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use stovepipe_runtime::RankThread;
+use stovepipe_runtime::{RANK_STACK, RankThread};
 
 /// A job that was started on a rank thread.
 pub(crate) struct RankJob<R> {
-    thread: JoinHandle<()>,
+    /// The thread, if the system gave one.
+    thread: Option<JoinHandle<()>>,
     result: mpsc::Receiver<R>,
 }
 
@@ -22,15 +23,16 @@ impl<R: Send + 'static> RankJob<R> {
             // The receiver is gone only if the caller panicked.
             let _ = sender.send(job());
         });
-        Self { thread: std::thread::spawn(move || rank_thread.run(worker)), result }
+        let builder = std::thread::Builder::new().stack_size(RANK_STACK);
+        Self { thread: builder.spawn(move || rank_thread.run(worker)).ok(), result }
     }
 }
 
 impl<R> RankJob<R> {
-    /// Waits for the result, and returns `None` if the job panicked.
+    /// Waits for the result, and returns `None` if the job panicked or never ran.
     pub(crate) fn join(self) -> Option<R> {
-        let result = self.result.recv().ok();
-        self.thread.join().ok()?;
-        result
+        // A rank thread that returns has run the job, or never will.
+        self.thread?.join().ok()?;
+        self.result.try_recv().ok()
     }
 }

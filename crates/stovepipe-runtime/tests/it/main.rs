@@ -3,4 +3,5 @@
 mod arrivals;
 mod exactness;
 mod failures;
+mod threads;
 mod toy;
