@@ -1,5 +1,5 @@
 //! Values of other shapes than they are given as are refused, by name, instead of being broadcast
-//! or cut along the wrong axis; where they mean something, it is the same for every number of
+//! or cut along the wrong axis. Where they mean something, it is the same for every number of
 //! micro-batches.
 
 use std::collections::BTreeMap;
