@@ -94,7 +94,8 @@ fn a_frozen_batch_norm_stays_frozen() {
     let x = floats([5, 3]) * 3.0 + 2.0;
     burns.forward(Tensor::from_inner(x.clone()));
     let kept = BatchNorm::from(burns.freeze());
-    let mut pipeline = alone(&kept, 2);
+    // Something must train.
+    let mut pipeline = trained(of_norm(&kept).linear("head", 3, 3), 2);
     let before = statistics(&kept);
     let y = floats([5, 3]);
     let evaluated = pipeline.evaluate(x.clone(), y.clone()).expect("evaluates").loss;
@@ -142,10 +143,21 @@ impl Layer for Alone {
     }
 }
 
-/// Trains a clone of the norm, which shares its statistics.
-fn alone(norm: &BatchNorm, micro_batches: usize) -> Pipeline<Tensor<2>, Tensor<2>, Tensor<2>> {
+/// Makes a model of a clone of the norm, which shares its statistics.
+fn of_norm(norm: &BatchNorm) -> Sequential<Tensor<2>> {
     let norm = norm.clone();
-    let model = Sequential::<Tensor<2>>::new().push("norm", move |_| Alone { norm: norm.clone() });
+    Sequential::<Tensor<2>>::new().push("norm", move |_| Alone { norm: norm.clone() })
+}
+
+/// Trains a clone of the norm.
+fn alone(norm: &BatchNorm, micro_batches: usize) -> Pipeline<Tensor<2>, Tensor<2>, Tensor<2>> {
+    trained(of_norm(norm), micro_batches)
+}
+
+fn trained(
+    model: Sequential<Tensor<2>>,
+    micro_batches: usize,
+) -> Pipeline<Tensor<2>, Tensor<2>, Tensor<2>> {
     Pipeline::builder(model)
         .backend(Flex::new())
         .micro_batches(micro_batches)

@@ -117,7 +117,7 @@ fn train(mut pipeline: Pipeline<Floats, Floats, Floats>) -> (Vec<f64>, Bits) {
     (losses.collect(), parameter_bits(&mut pipeline))
 }
 
-/// Builds pipelines of these two linear layers with a function between them.
+/// Builds pipelines of these two linear layers, with a function behind each.
 fn two_linears(
     make: impl Fn(&Device) -> Linear + Clone + Send + Sync + 'static,
 ) -> impl Fn() -> Builder<Floats, Floats, Floats> {
@@ -125,7 +125,8 @@ fn two_linears(
         let model = Sequential::<Floats>::new()
             .push_module("a", make.clone(), forward)
             .push_fn("tanh", Tensor::tanh)
-            .push_module("b", make.clone(), forward);
+            .push_module("b", make.clone(), forward)
+            .push_fn("double", |x: Floats| x * 2.0);
         adam(Pipeline::builder(model).loss(MeanSquaredError))
     }
 }
