@@ -202,7 +202,9 @@ fn modules_train_however_they_were_made() {
             let (a, b) = (a.clone(), b.clone());
             let model = Sequential::<Floats>::new()
                 .push_module("a", move |_| a.clone(), forward)
-                .push_module("b", move |_| b.clone(), forward);
+                .push_fn("tanh", Tensor::tanh)
+                .push_module("b", move |_| b.clone(), forward)
+                .push_fn("double", |x: Floats| x * 2.0);
             adam(Pipeline::builder(model).loss(MeanSquaredError))
         };
         only_these_train(cloned, &all);
@@ -213,7 +215,9 @@ fn modules_train_however_they_were_made() {
                 |d: &Device, from: &Linear| linear(d).load_record(from.clone().into_record());
             let model = Sequential::<Floats>::new()
                 .push_module("a", move |d| load(d, &a), forward)
-                .push_module("b", move |d| load(d, &b), forward);
+                .push_fn("tanh", Tensor::tanh)
+                .push_module("b", move |d| load(d, &b), forward)
+                .push_fn("double", |x: Floats| x * 2.0);
             adam(Pipeline::builder(model).loss(MeanSquaredError))
         };
         only_these_train(loaded, &all);
