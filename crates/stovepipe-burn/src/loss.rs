@@ -4,6 +4,7 @@
 use burn::tensor::Tensor;
 
 use crate::error::shape::ShapeError;
+use crate::value::sum::ordered_sum;
 
 pub(crate) mod erasure;
 pub(crate) mod losses;
@@ -43,6 +44,15 @@ impl LossSum {
     #[must_use]
     pub fn new(sum: Tensor<1>, weight: impl Into<Weight>) -> Self {
         Self { sum, weight: weight.into() }
+    }
+
+    /// Creates a loss of its terms, of any shape, and the weight that divides their sum.
+    ///
+    /// The sum has the same bits for any number of threads. Burn's own `sum()` hasn't on Flex,
+    /// where it adds 4 Mi elements or more in an order that depends on them.
+    #[must_use]
+    pub fn of_terms<const D: usize>(terms: Tensor<D>, weight: impl Into<Weight>) -> Self {
+        Self::new(ordered_sum(terms), weight)
     }
 }
 
@@ -104,7 +114,7 @@ impl From<Tensor<1>> for Weight {
 ///
 /// let absolute = |output: Tensor<2>, target: Tensor<2>| {
 ///     let elements = target.shape().num_elements() as f64;
-///     LossSum::new((output - target).abs().sum(), elements)
+///     LossSum::of_terms((output - target).abs(), elements)
 /// };
 /// # fn takes(_: impl Loss<Tensor<2>, Tensor<2>>) {}
 /// # takes(absolute);

@@ -6,4 +6,5 @@ pub(crate) mod dtype;
 pub(crate) mod packet;
 pub(crate) mod part;
 pub(crate) mod side;
+pub(crate) mod sum;
 pub(crate) mod wire;

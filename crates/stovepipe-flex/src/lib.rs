@@ -1,8 +1,12 @@
 //! The Flex backend: every rank on the processor, in a thread pool of its own.
 //!
 //! Flex parallelizes through rayon and uses the pool that it is called in, so a rank with `n`
-//! threads computes on exactly `n` threads and never on another rank's. Results don't depend on
-//! their number.
+//! threads computes on exactly `n` threads and never on another rank's.
+//!
+//! Results don't depend on their number, with one exception. Flex divides Burn's `sum()` and
+//! `mean()` over 4 Mi elements or more among the threads. Losses and norms of stovepipe go around
+//! them. A layer of one's own can do so with sums along an axis. Burn's optimizers `Muon`, `Lamb`
+//! and `Adafactor` take such a norm of each weight. So do all that clip gradients by themselves.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;

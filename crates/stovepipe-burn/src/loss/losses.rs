@@ -4,6 +4,7 @@ use burn::tensor::activation::log_softmax;
 use burn::tensor::{Int, Tensor};
 
 use crate::loss::{Loss, LossSum};
+use crate::value::sum::ordered_sum;
 
 /// Stops a loss whose outputs and targets would be broadcast to each other.
 fn assert_same<const D: usize>(what: &str, found: [usize; D], targets: [usize; D]) {
@@ -19,7 +20,7 @@ impl<const D: usize> Loss<Tensor<D>, Tensor<D>> for MeanSquaredError {
     fn forward(&self, output: Tensor<D>, target: Tensor<D>) -> LossSum {
         assert_same("the output", output.dims(), target.dims());
         let elements = target.shape().num_elements() as f64;
-        LossSum::new((output - target).powi_scalar(2).sum(), elements)
+        LossSum::of_terms((output - target).powi_scalar(2), elements)
     }
 }
 
@@ -47,8 +48,8 @@ impl<const D: usize> Loss<Tensor<D>, (Tensor<D>, Tensor<1>)> for Weighted<MeanSq
         assert_same("the weight of samples", [samples], [target.dims()[0]]);
         let per_sample = target.shape().num_elements() / samples.max(1);
         let squares = (output - target).powi_scalar(2).reshape([samples, per_sample]).sum_dim(1);
-        let sum = (squares * weights.clone().reshape([samples, 1])).sum();
-        LossSum::new(sum, weights.sum() * per_sample as f64)
+        let terms = squares * weights.clone().reshape([samples, 1]);
+        LossSum::of_terms(terms, ordered_sum(weights) * per_sample as f64)
     }
 }
 
@@ -89,7 +90,7 @@ pub struct CrossEntropyIgnoring {
 impl Loss<Tensor<2>, Tensor<1, Int>> for CrossEntropy {
     fn forward(&self, logits: Tensor<2>, targets: Tensor<1, Int>) -> LossSum {
         let [samples] = targets.dims();
-        LossSum::new(log_likelihood(logits, targets).sum().neg(), samples as f64)
+        LossSum::of_terms(log_likelihood(logits, targets).neg(), samples as f64)
     }
 }
 
@@ -120,8 +121,8 @@ impl Loss<Tensor<2>, (Tensor<1, Int>, Tensor<1>)> for Weighted<CrossEntropy> {
         (targets, weights): (Tensor<1, Int>, Tensor<1>),
     ) -> LossSum {
         assert_same("the weight of targets", weights.dims(), targets.dims());
-        let sum = (log_likelihood(logits, targets) * weights.clone()).sum().neg();
-        LossSum::new(sum, weights.sum())
+        let terms = (log_likelihood(logits, targets) * weights.clone()).neg();
+        LossSum::of_terms(terms, ordered_sum(weights))
     }
 }
 
@@ -141,8 +142,8 @@ impl Loss<Tensor<2>, Tensor<1, Int>> for CrossEntropyIgnoring {
         // There may be no logit for the ignored class: class 0 is looked up in its place.
         let targets = targets.mask_fill(ignored.clone(), 0);
         // The looked-up value may be infinite, so it is replaced, not multiplied by zero.
-        let sum = log_likelihood(logits, targets).mask_fill(ignored.clone(), 0.0).sum().neg();
-        LossSum::new(sum, ignored.bool_not().float().sum())
+        let terms = log_likelihood(logits, targets).mask_fill(ignored.clone(), 0.0).neg();
+        LossSum::of_terms(terms, ordered_sum(ignored.bool_not().float()))
     }
 }
 
@@ -164,7 +165,7 @@ impl Loss<Tensor<2>, Tensor<1, Int>> for Accuracy {
         let [samples] = targets.dims();
         assert_same("the batch of logits", [logits.dims()[0]], [samples]);
         let hits = logits.argmax(1).reshape([samples]).equal(targets);
-        LossSum::new(hits.float().sum(), samples as f64)
+        LossSum::of_terms(hits.float(), samples as f64)
     }
 }
 

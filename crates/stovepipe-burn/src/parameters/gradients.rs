@@ -9,6 +9,7 @@ use burn::tensor::Tensor;
 
 use crate::parameters::path::track_path;
 use crate::value::dtype::widen;
+use crate::value::sum::partial_sums;
 
 /// Computes `factor * earlier + later` for the gradients of a module's parameters.
 pub(crate) fn add<M: Module>(
@@ -45,7 +46,8 @@ impl ModuleVisitor for Add<'_> {
 
 /// Returns the sum of the squares of a module's gradients, except those at some paths.
 ///
-/// The sums of the parameters are read from the device and added in 64 bits.
+/// Sums over a parameter, or over the rows of a large one, are read from the device and added in
+/// 64 bits.
 pub(crate) fn squared_norm<M: Module>(
     module: &M,
     gradients: &GradientsParams,
@@ -62,7 +64,7 @@ struct SquaredNorm<'a> {
     gradients: &'a GradientsParams,
     except: &'a HashSet<String>,
     path: Vec<String>,
-    /// The sum of the squares for each parameter. Shapes `[1]`.
+    /// The sums of the squares of each parameter, in pieces.
     sums: Vec<Tensor<1>>,
 }
 
@@ -74,7 +76,8 @@ impl ModuleVisitor for SquaredNorm<'_> {
             return;
         }
         if let Some(gradient) = self.gradients.get::<D>(param.id) {
-            self.sums.push(widen(gradient).powi_scalar(2).sum());
+            let (rows, rest) = partial_sums(widen(gradient).powi_scalar(2));
+            self.sums.extend(std::iter::once(rows).chain(rest));
         }
     }
 }

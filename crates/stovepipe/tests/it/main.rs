@@ -12,6 +12,7 @@ mod precision;
 mod processes;
 mod profile;
 mod readme;
+mod robustness;
 mod semantics;
 mod shapes;
 mod side_inputs;
