@@ -49,7 +49,7 @@ pub(crate) mod rank_job;
 ///
 /// ```
 /// use burn::tensor::Device;
-/// use stovepipe_burn::{Backend, BackendError, RankThread};
+/// use stovepipe_burn::{Backend, BackendError, RANK_STACK, RankThread};
 ///
 /// /// All ranks on Burn's Flex backend, in threads with large stacks.
 /// struct DeepFlex;
@@ -76,7 +76,7 @@ pub(crate) mod rank_job;
 ///     fn run(self: Box<Self>, worker: Box<dyn FnOnce() + Send>) {
 ///         let builder = std::thread::Builder::new().name(format!("deep-{}", self.rank));
 ///         // `run` may return only when the worker has, and its threads have ended.
-///         if let Ok(thread) = builder.stack_size(64 << 20).spawn(worker) {
+///         if let Ok(thread) = builder.stack_size(2 * RANK_STACK).spawn(worker) {
 ///             let _ = thread.join();
 ///         }
 ///     }

@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 
 use burn::tensor::Device;
 use rayon::ThreadPoolBuilder;
-use stovepipe_burn::{Backend, BackendError, RankThread};
+use stovepipe_burn::{Backend, BackendError, RANK_STACK, RankThread};
 
 /// Burn's Flex backend, with a number of threads for each rank.
 ///
@@ -66,7 +66,8 @@ impl Backend for Flex {
             .num_threads(self.threads)
             .thread_name(move |thread| format!("stovepipe-{rank}.{thread}"))
             .spawn_handler(move |thread| {
-                let mut builder = std::thread::Builder::new();
+                // Any of the threads may be the one that runs the worker.
+                let mut builder = std::thread::Builder::new().stack_size(RANK_STACK);
                 if let Some(name) = thread.name() {
                     builder = builder.name(name.to_owned());
                 }

@@ -5,6 +5,7 @@ use stovepipe::burn::nn::Initializer;
 use stovepipe::burn::optim::SgdConfig;
 use stovepipe::burn::tensor::{Device, Tensor};
 use stovepipe::prelude::*;
+use stovepipe::schedule::GPipe;
 use stovepipe::{BackendError, Boundary, Builder, Loss, LossSum, RankThread};
 use stovepipe_testkit::{LinearLayers, floats, parameter_bits};
 
@@ -104,6 +105,38 @@ fn losses_over_millions_of_elements_are_the_same_bits_for_any_number_of_threads(
         LossSum::of_terms((output - target).abs(), elements)
     };
     same(losses(absolute, &values));
+}
+
+/// Multiplies very often, one time after the other.
+#[derive(Module, Debug)]
+struct Recurrence {
+    factor: Param<Tensor<2>>,
+    #[module(skip)]
+    times: usize,
+}
+
+impl Layer for Recurrence {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, _: &mut LayerContext<'_>) -> Tensor<2> {
+        (0..self.times).fold(x, |x, _| x * self.factor.val())
+    }
+}
+
+#[test]
+fn long_recurrences_dont_overflow_the_stack() {
+    let model = Sequential::<Tensor<2>>::new().push("long", |device| Recurrence {
+        factor: Initializer::Ones.init([1, 1], device),
+        times: 60_000,
+    });
+    let builder = Pipeline::builder(model).loss(MeanSquaredError).schedule(GPipe::default());
+    let mut pipeline = sgd(builder.micro_batches(2), (1, 1)).build().expect("a pipeline");
+    let (x, y) = (Tensor::ones([2, 1], &Device::flex()), Tensor::zeros([2, 1], &Device::flex()));
+    let gradients = pipeline.gradients(x, y).expect("gradients").gradients;
+    // The derivative of the mean of `factor ^ 120,000`.
+    let found: Vec<f32> = gradients["long.factor"].iter::<f32>().collect();
+    assert_eq!(found, [120_000.0]);
 }
 
 /// Flex, but the thread of the last rank drops its worker.

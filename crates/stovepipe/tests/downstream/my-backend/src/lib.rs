@@ -1,7 +1,7 @@
 //! A backend from elsewhere, which needs `stovepipe-burn` alone.
 
 use stovepipe_burn::burn::tensor::Device;
-use stovepipe_burn::{Backend, BackendError, RankThread};
+use stovepipe_burn::{Backend, BackendError, RANK_STACK, RankThread};
 
 /// The processor, each rank on a thread with a stack and a name of its own.
 pub struct DeepStacks {
@@ -45,9 +45,8 @@ struct DeepStack {
 
 impl RankThread for DeepStack {
     fn run(self: Box<Self>, worker: Box<dyn FnOnce() + Send>) {
-        let thread =
-            std::thread::Builder::new().name(format!("deep-{}", self.rank)).stack_size(64 << 20);
-        let worker = thread.spawn(worker).expect("a thread");
+        let thread = std::thread::Builder::new().name(format!("deep-{}", self.rank));
+        let worker = thread.stack_size(2 * RANK_STACK).spawn(worker).expect("a thread");
         worker.join().expect("the worker reports its own panics");
     }
 }
