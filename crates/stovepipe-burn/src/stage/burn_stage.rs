@@ -82,7 +82,7 @@ impl BurnStage {
     }
 
     /// Hands the queued work to the device.
-    fn flush(&self) -> Result<(), StageError> {
+    pub(super) fn flush(&self) -> Result<(), StageError> {
         Ok(self.settings.backend.flush(&self.device)?)
     }
 
@@ -158,12 +158,13 @@ impl StageCompute for BurnStage {
     }
 
     fn prepare(&mut self, reports: &[Vec<u8>]) -> Result<(), StageError> {
-        self.prepare_update(&Report::decode_all(reports)?)
+        self.prepare_update(&Report::decode_all(reports)?)?;
+        // A device that fails here has changed nothing yet.
+        self.flush()
     }
 
     fn commit(&mut self) -> Result<(), StageError> {
-        self.commit_update()?;
-        self.flush()
+        self.commit_update()
     }
 
     fn abandon(&mut self) {

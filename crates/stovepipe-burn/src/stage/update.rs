@@ -99,15 +99,31 @@ impl BurnStage {
         let averaging =
             Averaging { scale: batch.scale, ..Averaging::clipped(weight, clipping, norm) };
         self.current()?.averaging = averaging;
-        if let (Task::Train(rate), true) = (&batch.task, self.settings.atomic_updates) {
-            for layer in &mut self.layers {
-                layer.guarded(|layer| layer.prepare_update(rate, averaging))?;
+        match &batch.task {
+            Task::Train(rate) if self.settings.atomic_updates => {
+                for layer in &mut self.layers {
+                    layer.guarded(|layer| layer.prepare_update(rate, averaging))?;
+                }
             }
+            // They are read from the device, which may fail, while that changes nothing.
+            Task::Gradients => self.take_gradients(averaging)?,
+            _ => {}
         }
         Ok(())
     }
 
-    /// Does what the step was for: updates, carries the gradients over or hands them out.
+    /// Takes the averaged gradients out, by path; tied ones by the path of their first use.
+    fn take_gradients(&mut self, averaging: Averaging) -> Result<(), StageError> {
+        let layers = self.layers.iter_mut();
+        let mut gradients: BTreeMap<_, _> =
+            layers.flat_map(|layer| layer.take_gradients(averaging)).collect();
+        let copies = self.settings.tied_copies();
+        gradients.retain(|path, _| !copies.contains(path));
+        self.current()?.gradients = gradients;
+        Ok(())
+    }
+
+    /// Does what the step was for: updates, or carries the gradients over.
     pub(super) fn commit_update(&mut self) -> Result<(), StageError> {
         let current = self.current()?;
         if current.overflowed {
@@ -122,6 +138,11 @@ impl BurnStage {
                 }
                 self.carried = Carried::default();
                 self.commit_observed()?;
+                // An update that was prepared has been flushed; here a failure couldn't be taken
+                // back.
+                if !self.settings.atomic_updates {
+                    self.flush()?;
+                }
             }
             Task::Accumulate => {
                 self.layers.iter_mut().for_each(|layer| layer.carry());
@@ -129,16 +150,7 @@ impl BurnStage {
                 self.carried.scale = averaging.scale;
                 self.commit_observed()?;
             }
-            Task::Gradients => {
-                let mut gradients = BTreeMap::new();
-                for layer in &mut self.layers {
-                    gradients.extend(layer.take_gradients(averaging));
-                }
-                let copies = self.settings.tied_copies();
-                gradients.retain(|path, _| !copies.contains(path));
-                self.current()?.gradients = gradients;
-            }
-            Task::Evaluate | Task::Predict => {}
+            Task::Gradients | Task::Evaluate | Task::Predict => {}
         }
         Ok(())
     }
