@@ -79,7 +79,11 @@ impl Values {
         updates: u64,
         scale: f64,
     ) -> Result<Batch, TrainError> {
-        let Self { input, target, side } = self;
+        // Operations on a tensor with autodiff on would be recorded, and stay.
+        let input = self.input.detached();
+        let target = self.target.map(Packet::detached);
+        let side: BTreeMap<_, _> =
+            self.side.into_iter().map(|(name, value)| (name, value.detached())).collect();
         let refuse = |what| move |reason| TrainError::Batch { what, reason };
         let samples = input.samples().map_err(refuse("input"))?;
         if samples == 0 {

@@ -121,6 +121,13 @@ impl Packet {
         Self { parts: self.parts.into_iter().map(detach_to).collect(), sections: self.sections }
     }
 
+    /// Takes the value off the tape, and makes it contiguous.
+    #[must_use]
+    pub(crate) fn detached(self) -> Self {
+        let detach = |part: Option<Box<dyn Part>>| part.map(|part| part.detach_to(None));
+        Self { parts: self.parts.into_iter().map(detach).collect(), sections: self.sections }
+    }
+
     /// Describes a part that isn't on this device, if there is one.
     pub(crate) fn strays(&self, device: &Device) -> Option<String> {
         let part = self.parts.iter().flatten().find(|part| !part.is_on(device))?;
