@@ -7,6 +7,7 @@ pub(crate) mod find;
 pub(crate) mod generator;
 pub(crate) mod gradients;
 pub(crate) mod initialize;
+pub(crate) mod leaves;
 pub(crate) mod named;
 pub(crate) mod path;
 pub(crate) mod read;

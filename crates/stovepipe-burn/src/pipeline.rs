@@ -5,11 +5,12 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
-use burn::tensor::TensorData;
+use burn::tensor::{Device, TensorData};
 use stovepipe_partition::Partition;
 use stovepipe_runtime::{Agreement, StepError, StepReport, Workers};
 use stovepipe_schedule::{Mode, Program};
 
+use crate::autodiff::tape::free_abandoned;
 use crate::error::{BuildError, StageError, TrainError};
 use crate::loss::NoLoss;
 use crate::loss::scaling::Scaler;
@@ -350,6 +351,11 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
         batch: Arc<Batch>,
     ) -> Result<StepReport<StageOutput>, TrainError> {
         let program = self.cached_program(mode, batch.inputs.len())?;
-        Ok(self.workers.step(&program, batch)?)
+        let report = self.workers.step(&program, batch);
+        if report.is_err() {
+            // By now no rank holds anything of the step.
+            free_abandoned(&Device::flex());
+        }
+        Ok(report?)
     }
 }

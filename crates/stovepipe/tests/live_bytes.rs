@@ -2,17 +2,20 @@
 //!
 //! Live bytes are counted, so that the tests run one after the other, in a program of their own.
 
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use peak_alloc::PeakAlloc;
-use stovepipe::Builder;
 use stovepipe::burn::module::Module;
 use stovepipe::burn::nn::{Linear, LinearConfig};
 use stovepipe::burn::optim::AdamConfig;
 use stovepipe::burn::tensor::activation::gelu;
 use stovepipe::burn::tensor::{Device, Tensor};
 use stovepipe::prelude::*;
-use stovepipe_testkit::LinearLayers;
+use stovepipe::recompute::{Never, SqrtLayers};
+use stovepipe::schedule::GPipe;
+use stovepipe::{Builder, LossSum};
+use stovepipe_testkit::{LinearLayers, floats};
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
@@ -99,5 +102,50 @@ impl Layer for AddSide {
 
     fn forward(&self, x: Tensor<2>, context: &mut LayerContext<'_>) -> Tensor<2> {
         x + context.side_input::<Tensor<2>>("shift")
+    }
+}
+
+#[test]
+fn failed_steps() {
+    let _running = one_at_a_time();
+    let (x, y) = (floats([2048, 64]), floats([2048, 64]));
+    for stages in [1, 2] {
+        for recomputes in [false, true] {
+            let calls = Arc::new(AtomicUsize::new(0));
+            let counted = Arc::clone(&calls);
+            let model = (0..8).fold(Sequential::<Tensor<2>>::new(), |model, layer| {
+                model.push_module(
+                    format!("layers.{layer}"),
+                    |device| LinearConfig::new(64, 64).init(device),
+                    |linear: &Linear, x: Tensor<2>| gelu(linear.forward(x)),
+                )
+            });
+            let builder =
+                Pipeline::builder(model).loss(move |output: Tensor<2>, target: Tensor<2>| {
+                    let call = counted.fetch_add(1, Ordering::SeqCst);
+                    assert_ne!(call, 3, "the loss fell over");
+                    LossSum::of_terms((output - target).abs(), 1.0)
+                });
+            let builder = set_up(builder, stages, 4).schedule(GPipe::default());
+            let builder = match recomputes {
+                false => builder.checkpoint(Never),
+                true => builder.checkpoint(SqrtLayers),
+            };
+            let mut pipeline = builder.build().expect("a pipeline");
+            let mut step = |fails: bool| {
+                calls.store(if fails { 0 } else { 4 }, Ordering::SeqCst);
+                let outcome = pipeline.step(x.clone(), y.clone());
+                assert_eq!(outcome.is_err(), fails, "{:?}", outcome.err());
+            };
+            (0..3).for_each(|_| step(false));
+            let what = format!("{stages} stages, recomputes: {recomputes}");
+            let one = added(1, || step(true));
+            assert!(one < NOISE, "{what}: {one} bytes more after a failed step");
+            is_flat(&format!("{what}, failed steps"), 5, || step(true));
+            is_flat(&format!("{what}, failed and other steps"), 3, || {
+                step(true);
+                step(false);
+            });
+        }
     }
 }

@@ -41,7 +41,8 @@ impl Tape {
 /// Frees what Burn keeps of operations whose results are gone.
 ///
 /// Burn records operations of forwards without a tape as well, and forgets them only in a
-/// backward, whichever it is.
+/// backward, whichever it is. It then forgets the graphs of which no tensor is left, so that
+/// those with the leaf of a parameter stay while its module holds the leaf.
 pub(crate) fn free_abandoned(device: &Device) {
     let leaf = Tensor::<1>::ones([1], &device.clone().autodiff()).require_grad();
     leaf.sum().backward();

@@ -18,6 +18,7 @@ use crate::loss::erasure::scaled;
 use crate::parameters::averaging::{Averaging, average};
 use crate::parameters::cast::{bytes_of_copies, cast_gradients, cast_parameters};
 use crate::parameters::gradients::{add, paths_without, squared_norm};
+use crate::parameters::leaves::renew_leaves;
 use crate::parameters::named::Named;
 use crate::parameters::read::{read_gradient, read_parameters, take_gradients};
 use crate::parameters::write::{with_value, write_gradient};
@@ -201,6 +202,20 @@ impl<L: Layer> TrainedLayer<L> {
     fn averaged(&mut self, averaging: Averaging) -> Result<GradientsParams, StageError> {
         let mut complete = std::mem::take(&mut self.complete);
         Ok(average(self.module()?, &mut complete, averaging))
+    }
+
+    /// Makes fresh leaves of the parameters that have no gradient among these. Returns whether
+    /// there are any.
+    fn renew_leaves(&mut self, gradients: &GradientsParams) -> bool {
+        // Tapes are recorded from the copy that forwards compute with, if there is one.
+        let recorded = match &mut self.computing {
+            Some(_) => &mut self.computing,
+            None => &mut self.module,
+        };
+        let Some(module) = recorded.take() else { return false };
+        let (module, renewed) = renew_leaves(module, gradients);
+        *recorded = Some(module);
+        renewed
     }
 
     /// Forgets the copies of the module that forwards use.
@@ -425,6 +440,7 @@ impl<L: Layer> ErasedLayer for TrainedLayer<L> {
         self.gradients = GradientsAccumulator::new();
         self.complete = GradientsParams::new();
         self.prepared = None;
+        self.renew_leaves(&GradientsParams::new());
     }
 
     fn parameters(&self) -> BTreeMap<String, TensorData> {
