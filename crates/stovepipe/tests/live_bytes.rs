@@ -10,10 +10,10 @@ use stovepipe::burn::module::Module;
 use stovepipe::burn::nn::{Linear, LinearConfig};
 use stovepipe::burn::optim::AdamConfig;
 use stovepipe::burn::tensor::activation::gelu;
-use stovepipe::burn::tensor::{Device, Tensor};
+use stovepipe::burn::tensor::{Device, FloatDType, Tensor};
 use stovepipe::prelude::*;
 use stovepipe::recompute::{Never, SqrtLayers};
-use stovepipe::schedule::GPipe;
+use stovepipe::schedule::{GPipe, OneFOneB};
 use stovepipe::{Builder, LossSum};
 use stovepipe_testkit::{LinearLayers, floats};
 
@@ -148,4 +148,119 @@ fn failed_steps() {
             });
         }
     }
+}
+
+/// Two layers of which the second one's output goes nowhere.
+#[derive(Module, Debug)]
+struct Wasteful {
+    used: Linear,
+    unused: Linear,
+    #[module(skip)]
+    forwards: bool,
+}
+
+impl Wasteful {
+    fn new(device: &Device, forwards: bool) -> Self {
+        let linear = || LinearConfig::new(64, 64).init(device);
+        Self { used: linear(), unused: linear(), forwards }
+    }
+}
+
+impl Layer for Wasteful {
+    type Input = Tensor<2>;
+    type Output = (Tensor<2>, Tensor<2>);
+
+    fn forward(&self, x: Tensor<2>, _: &mut LayerContext<'_>) -> (Tensor<2>, Tensor<2>) {
+        let used = self.used.forward(x.clone());
+        let unused = gelu(self.unused.forward(gelu(self.unused.forward(x))));
+        if self.forwards { (used, unused) } else { (used.clone(), used) }
+    }
+}
+
+/// A layer that depends on its parameters alone, and takes `x` for its shape.
+#[derive(Module, Debug)]
+struct Ignorant {
+    linear: Linear,
+}
+
+impl Layer for Ignorant {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, _: &mut LayerContext<'_>) -> Tensor<2> {
+        self.linear.forward(x.ones_like())
+    }
+}
+
+#[test]
+fn layers_whose_output_nobody_uses() {
+    let _running = one_at_a_time();
+    let (x, y) = (floats([512, 64]), floats([512, 64]));
+    let first = |(used, _): (Tensor<2>, Tensor<2>)| used;
+    type MakeModel<'a> = &'a dyn Fn() -> Sequential<Tensor<2>, Tensor<2>>;
+    let models: [(&str, MakeModel<'_>); 3] = [
+        ("inside a layer", &|| {
+            let model = Sequential::new().push("a", |device| Wasteful::new(device, false));
+            model.push_fn("first", first).linear("b", 64, 64)
+        }),
+        ("one of two outputs", &|| {
+            let model = Sequential::new().push("a", |device| Wasteful::new(device, true));
+            model.push_fn("first", first).linear("b", 64, 64)
+        }),
+        ("whole layers", &|| {
+            Sequential::new()
+                .linear("a", 64, 64)
+                .linear("b", 64, 64)
+                .push("c", |device| Ignorant { linear: LinearConfig::new(64, 64).init(device) })
+        }),
+    ];
+    for (what, model) in models {
+        for stages in [1, 2] {
+            let schedules: [(&str, Box<dyn Schedule>); 2] =
+                [("GPipe", Box::new(GPipe::default())), ("1F1B", Box::new(OneFOneB))];
+            for (schedule, order) in schedules {
+                let builder = Pipeline::builder(model()).loss(MeanSquaredError).schedule(order);
+                let mut builder = set_up(builder, stages, 4);
+                if stages == 1 {
+                    // Tapes are recorded from copies of the parameters then.
+                    builder = builder.compute_dtype(FloatDType::BF16);
+                }
+                let mut pipeline = builder.build().expect("a pipeline");
+                let what = format!("{what}, {stages} stages, {schedule}");
+                is_flat(&format!("{what}, steps"), 6, || {
+                    pipeline.step(x.clone(), y.clone()).expect("a step");
+                });
+                is_flat(&format!("{what}, gradients"), 6, || {
+                    pipeline.gradients(x.clone(), y.clone()).expect("gradients");
+                });
+                is_flat(&format!("{what}, accumulations"), 6, || {
+                    pipeline.accumulate(x.clone(), y.clone()).expect("gradients");
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn calls_of_all_kinds_in_turn() {
+    let _running = one_at_a_time();
+    let fails = Arc::new(AtomicUsize::new(0));
+    let burnt = Arc::clone(&fails);
+    let model = Sequential::<Tensor<2>>::new().linear("a", 8, 8).linear("b", 8, 8);
+    let builder = Pipeline::builder(model).loss(move |output: Tensor<2>, target: Tensor<2>| {
+        assert_eq!(burnt.load(Ordering::SeqCst), 0, "the loss fell over");
+        LossSum::of_terms((output - target).powi_scalar(2), 1.0)
+    });
+    let mut pipeline = set_up(builder, 2, 3).build().expect("a pipeline");
+    let (x, y) = (floats([6, 8]), floats([6, 8]));
+    let mut round = || {
+        pipeline.step(x.clone(), y.clone()).expect("a step");
+        pipeline.evaluate(x.clone(), y.clone()).expect("a loss");
+        pipeline.predict(x.clone()).expect("a prediction");
+        fails.store(1, Ordering::SeqCst);
+        pipeline.step(x.clone(), y.clone()).map(drop).expect_err("fails");
+        fails.store(0, Ordering::SeqCst);
+    };
+    (0..20).for_each(|_| round());
+    is_flat("rounds", 300, round);
 }

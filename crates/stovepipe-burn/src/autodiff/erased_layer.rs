@@ -62,6 +62,14 @@ pub(crate) trait ErasedLayer: Send {
     /// carried over, times that factor.
     fn complete(&mut self, carried: Option<f64>);
 
+    /// Forgets what forwards recorded from parameters that got no gradient in the step.
+    ///
+    /// Called once the gradients are complete, when no tape is left. Returns whether there are
+    /// such parameters; their memory is free after [`free_abandoned`].
+    ///
+    /// [`free_abandoned`]: crate::autodiff::tape::free_abandoned
+    fn forget_unused(&mut self) -> bool;
+
     /// Returns the sum of the squares of the complete gradients, except those of the parameters
     /// at the paths in `except`.
     fn squared_norm(&self, except: &HashSet<String>) -> f64;
@@ -99,8 +107,8 @@ pub(crate) trait ErasedLayer: Send {
     fn commit(&mut self, rate: &ModuleLearningRate, averaging: Averaging)
     -> Result<(), StageError>;
 
-    /// Forgets the step's gradients and a prepared update. Gradients that were carried over
-    /// stay.
+    /// Forgets the step's gradients, what its forwards recorded and a prepared update.
+    /// Gradients that were carried over stay.
     fn abandon(&mut self);
 
     /// Copies the parameters to the host, by path.

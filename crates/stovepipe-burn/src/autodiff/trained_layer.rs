@@ -354,6 +354,13 @@ impl<L: Layer> ErasedLayer for TrainedLayer<L> {
         };
     }
 
+    fn forget_unused(&mut self) -> bool {
+        let complete = std::mem::take(&mut self.complete);
+        let renewed = self.renew_leaves(&complete);
+        self.complete = complete;
+        renewed
+    }
+
     fn squared_norm(&self, except: &HashSet<String>) -> f64 {
         let module = self.module.as_ref();
         module.map_or(0.0, |module| squared_norm(module, &self.complete, except))

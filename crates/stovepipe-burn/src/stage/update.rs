@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 
+use crate::autodiff::tape::free_abandoned;
 use crate::error::StageError;
 use crate::layer::statistics::{Observation, commit_observations};
 use crate::loss::Weight;
@@ -25,6 +26,13 @@ impl BurnStage {
         let carried = keeps_gradients.then_some(batch.scale / self.carried.scale);
         for layer in &mut self.layers {
             layer.complete(carried);
+        }
+        if task.trains() {
+            // All are asked, whatever the first one says.
+            let forgot = self.layers.iter_mut().map(|layer| layer.forget_unused());
+            if forgot.fold(false, |any, forgot| any | forgot) {
+                free_abandoned(&self.device);
+            }
         }
         let clips_by_norm = matches!(self.settings.clipping, Some(Clipping::Norm(_)));
         let checks_gradients = self.settings.forgets_overflows && matches!(task, Task::Gradients);
