@@ -22,6 +22,15 @@ pub(crate) struct SkipNames {
     pub(crate) constants: BTreeSet<String>,
 }
 
+impl SkipNames {
+    /// Calls the skip values in the model as the layer itself does.
+    pub(crate) fn own(popped: &[String], stashed: &[String]) -> Self {
+        let own =
+            |names: &[String]| names.iter().map(|name| (name.clone(), name.clone())).collect();
+        Self { popped: own(popped), stashed: own(stashed), constants: BTreeSet::new() }
+    }
+}
+
 /// A layer with its types erased.
 pub(crate) trait ErasedLayer: Send {
     fn name(&self) -> &str;

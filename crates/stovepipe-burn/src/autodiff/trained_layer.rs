@@ -1,7 +1,7 @@
 //! One layer at work: its module, the tape of each of its forwards, its accumulated gradients
 //! and its optimizer.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
@@ -67,11 +67,7 @@ impl<L: Layer> TrainedLayer<L> {
         let (stashes, pops) = (sorted(module.inner().stashes()), module.inner().pops());
         Self {
             name,
-            names: SkipNames {
-                popped: own_names(&pops),
-                stashed: own_names(&stashes),
-                constants: BTreeSet::new(),
-            },
+            names: SkipNames::own(&pops, &stashes),
             stashes,
             pops,
             module: Some(module),
@@ -233,11 +229,6 @@ impl<L: Layer> TrainedLayer<L> {
 /// Copies values off the tape.
 fn detached(parts: &[Box<dyn Part>]) -> Vec<Box<dyn Part>> {
     parts.iter().map(|part| part.clone_box().detach_to(None)).collect()
-}
-
-/// Maps each name to itself.
-fn own_names(names: &[String]) -> BTreeMap<String, String> {
-    names.iter().map(|name| (name.clone(), name.clone())).collect()
 }
 
 fn sorted(mut names: Vec<String>) -> Vec<String> {

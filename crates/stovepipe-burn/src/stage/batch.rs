@@ -82,8 +82,8 @@ impl Values {
         // Operations on a tensor with autodiff on would be recorded, and stay.
         let input = self.input.detached();
         let target = self.target.map(Packet::detached);
-        let side: BTreeMap<_, _> =
-            self.side.into_iter().map(|(name, value)| (name, value.detached())).collect();
+        let side = self.side.into_iter().map(|(name, value)| (name, value.detached()));
+        let side: SideValues = side.collect();
         let refuse = |what| move |reason| TrainError::Batch { what, reason };
         let samples = input.samples().map_err(refuse("input"))?;
         if samples == 0 {

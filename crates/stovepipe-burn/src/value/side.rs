@@ -46,6 +46,11 @@ impl SideValue {
         Self { kind, packet, copies: Arc::default() }
     }
 
+    /// Takes the value off the tape.
+    pub(crate) fn detached(self) -> Self {
+        Self::new(self.kind, self.packet.detached())
+    }
+
     /// Returns the number of samples, or the reason why the parts have none in common; nothing
     /// for a constant.
     pub(crate) fn samples(&self) -> Option<Result<usize, String>> {
