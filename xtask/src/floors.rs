@@ -84,7 +84,13 @@ pub(crate) const FLOORS: &[(&str, Floors)] = &[
     ),
     (
         "stovepipe-testkit",
-        &[&["values", "process", "jobs"], &["layers"], &["models"], &["pipelines"], &["cuts"]],
+        &[
+            &["values", "vectors", "process", "jobs", "counting_flex"],
+            &["layers"],
+            &["models"],
+            &["pipelines"],
+            &["cuts"],
+        ],
     ),
     ("stovepipe-tune", &[&["cluster", "report"], &["error"], &["profile"], &["tuner"]]),
     ("stovepipe-wgpu", &[]),

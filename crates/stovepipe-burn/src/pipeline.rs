@@ -26,7 +26,7 @@ use crate::stage::report::{
 use crate::stage::tied_gradients::{tied_squared_norm, tied_sums};
 use crate::value::boundary::{Boundary, from_parts, into_packet};
 use crate::value::packet::Packet;
-use crate::value::side::{SideKind, SideValue, SideValues};
+use crate::value::side::{SideKind, SideValues, give};
 
 pub(crate) mod agreement;
 pub(crate) mod assemble;
@@ -226,8 +226,7 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
     ///
     /// Call it before each of them: `pipeline.side_input("mask", mask).step(input, target)?`.
     pub fn side_input(&mut self, name: impl Into<String>, value: impl Boundary) -> &mut Self {
-        let value = SideValue::new(SideKind::PerSample, into_packet(value));
-        self.side.insert(name.into(), value);
+        give(&mut self.side, SideKind::PerSample, name, value);
         self
     }
 
@@ -237,8 +236,7 @@ impl<I: Boundary, O: Boundary, T> Pipeline<I, O, T> {
     /// It is whole for every micro-batch, whatever its shape. Layers ask for it with
     /// [`LayerContext::side_constant`](crate::LayerContext::side_constant).
     pub fn side_constant(&mut self, name: impl Into<String>, value: impl Boundary) -> &mut Self {
-        let value = SideValue::new(SideKind::Constant, into_packet(value));
-        self.side.insert(name.into(), value);
+        give(&mut self.side, SideKind::Constant, name, value);
         self
     }
 

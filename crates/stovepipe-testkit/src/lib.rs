@@ -12,6 +12,7 @@
 //! assert!(losses[2] < losses[0]);
 //! ```
 
+mod counting_flex;
 mod cuts;
 pub mod jobs;
 mod layers;
@@ -19,7 +20,9 @@ mod models;
 mod pipelines;
 mod process;
 mod values;
+pub mod vectors;
 
+pub use counting_flex::CountingFlex;
 pub use cuts::{MakePolicy, MakeSchedule, same_on_any_cut};
 pub use layers::{Attention, Down, Embed, Fork, Join, Up};
 pub use models::{LinearLayers, embed, toy};

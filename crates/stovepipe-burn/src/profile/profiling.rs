@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::profile::counter::MemoryCounter;
-use crate::value::boundary::{Boundary, into_packet};
-use crate::value::side::{SideKind, SideValue, SideValues};
+use crate::value::boundary::Boundary;
+use crate::value::side::{SideKind, SideValues, give};
 
 /// A function that is told the name and the number of the layer that comes next, and how many
 /// layers there are.
@@ -84,8 +84,7 @@ impl Profiling {
     /// Its first axis is the batch axis.
     #[must_use]
     pub fn side_input(mut self, name: impl Into<String>, value: impl Boundary) -> Self {
-        let value = SideValue::new(SideKind::PerSample, into_packet(value));
-        self.side.insert(name.into(), value);
+        give(&mut self.side, SideKind::PerSample, name, value);
         self
     }
 
@@ -93,8 +92,7 @@ impl Profiling {
     /// [`Pipeline::side_constant`](crate::Pipeline::side_constant) gives it to steps.
     #[must_use]
     pub fn side_constant(mut self, name: impl Into<String>, value: impl Boundary) -> Self {
-        let value = SideValue::new(SideKind::Constant, into_packet(value));
-        self.side.insert(name.into(), value);
+        give(&mut self.side, SideKind::Constant, name, value);
         self
     }
 

@@ -18,7 +18,7 @@ use crate::profile::traffic::Traffic;
 use crate::stage::batch::{Task, Values};
 use crate::value::boundary::{Boundary, into_packet};
 use crate::value::packet::Packet;
-use crate::value::side::{SideKind, SideValue, SideValues};
+use crate::value::side::{SideKind, SideValues, give};
 
 /// The rank that [`Builder::rehearse`] runs, and the settings.
 #[derive(Clone)]
@@ -50,8 +50,7 @@ impl Rehearsal {
     /// Its first axis is the batch axis.
     #[must_use]
     pub fn side_input(mut self, name: impl Into<String>, value: impl Boundary) -> Self {
-        let value = SideValue::new(SideKind::PerSample, into_packet(value));
-        self.side.insert(name.into(), value);
+        give(&mut self.side, SideKind::PerSample, name, value);
         self
     }
 
@@ -59,8 +58,7 @@ impl Rehearsal {
     /// [`Pipeline::side_constant`](crate::Pipeline::side_constant) gives it to steps.
     #[must_use]
     pub fn side_constant(mut self, name: impl Into<String>, value: impl Boundary) -> Self {
-        let value = SideValue::new(SideKind::Constant, into_packet(value));
-        self.side.insert(name.into(), value);
+        give(&mut self.side, SideKind::Constant, name, value);
         self
     }
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::Device;
 
+use crate::value::boundary::{Boundary, into_packet};
 use crate::value::packet::Packet;
 
 /// The way in which a side input is shared among the micro-batches.
@@ -42,7 +43,7 @@ pub(crate) struct SideValue {
 pub(crate) type SideValues = BTreeMap<String, SideValue>;
 
 impl SideValue {
-    pub(crate) fn new(kind: SideKind, packet: Packet) -> Self {
+    fn new(kind: SideKind, packet: Packet) -> Self {
         Self { kind, packet, copies: Arc::default() }
     }
 
@@ -88,6 +89,16 @@ impl Hash for SideValue {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.kind, &self.packet).hash(state);
     }
+}
+
+/// Gives a side input a name, and takes the place of what had it.
+pub(crate) fn give(
+    values: &mut SideValues,
+    kind: SideKind,
+    name: impl Into<String>,
+    value: impl Boundary,
+) {
+    values.insert(name.into(), SideValue::new(kind, into_packet(value)));
 }
 
 /// Returns the side inputs for these samples of the mini-batch.

@@ -212,6 +212,54 @@ fn any_action_may_fail_or_panic() {
     });
 }
 
+/// A call of a pipeline, of which only the failure counts.
+type Call<'a> =
+    &'a dyn Fn(&mut Pipeline<Tensor<2>, Tensor<2>, Tensor<2>>) -> Result<(), TrainError>;
+
+#[test]
+fn a_device_that_fails_where_nothing_changed_costs_one_step() {
+    const SAMPLES: usize = 2;
+    let (x, y) = (floats([SAMPLES, 3]), floats([SAMPLES, 3]));
+    let calls: [(&str, Call<'_>); 3] = [
+        ("gradients", &|p| p.gradients(x.clone(), y.clone()).map(drop)),
+        ("accumulate", &|p| p.accumulate(x.clone(), y.clone()).map(drop)),
+        ("step", &|p| p.step(x.clone(), y.clone()).map(drop)),
+    ];
+    for (name, call) in calls {
+        let fuse = Arc::new(AtomicI64::new(i64::MAX));
+        let model = Sequential::<Tensor<2>>::new().linear("a", 3, 3).linear("b", 3, 3);
+        let mut pipeline = Pipeline::builder(model)
+            .backend(FragileFlex { fuse: Arc::clone(&fuse), panics: false })
+            .stages(2)
+            .micro_batches(SAMPLES)
+            .checkpoint(Always)
+            .atomic_updates(true)
+            .optimizer(AdamConfig::new().init())
+            .learning_rate(1e-2)
+            .loss(MeanSquaredError)
+            .build()
+            .expect("a pipeline");
+        let before = parameter_bits(&mut pipeline);
+        // Each flush in turn, until the fuse outlives the call.
+        let mut failures = 0;
+        loop {
+            fuse.store(failures, Ordering::SeqCst);
+            let outcome = call(&mut pipeline);
+            if fuse.swap(i64::MAX, Ordering::SeqCst) >= 0 {
+                outcome.expect("nothing failed");
+                break;
+            }
+            let error = outcome.expect_err("fails").to_string();
+            assert!(error.contains("the device is gone"), "{name}: {error}");
+            assert!(parameter_bits(&mut pipeline) == before, "{name}: {error}");
+            failures += 1;
+        }
+        // Two stages run each micro-batch forward, again, and backward, and make ready.
+        assert_eq!(failures, 2 * (3 * SAMPLES as i64 + 1), "{name}");
+        pipeline.step(x.clone(), y.clone()).expect("a step");
+    }
+}
+
 /// An optimizer that panics on the parameter that burns its fuse down.
 #[derive(Clone)]
 struct FragileSgd {

@@ -4,28 +4,14 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use stovepipe::burn::module::{Lora, Module, Param};
-use stovepipe::burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
-use stovepipe::burn::optim::{MuonConfig, SgdConfig};
-use stovepipe::burn::tensor::{Device, Distribution, Tensor};
+use stovepipe::burn::nn::{LayerNorm, LayerNormConfig, Linear};
+use stovepipe::burn::optim::MuonConfig;
+use stovepipe::burn::tensor::{Device, Distribution};
 use stovepipe::prelude::*;
 use stovepipe::transport::InProcess;
-use stovepipe::{Builder, MemoryCounter, Packet, Profiling, Rehearsal};
+use stovepipe::{MemoryCounter, Packet, Profiling, Rehearsal};
+use stovepipe_testkit::vectors::{Floats, forward, linear, sgd};
 use stovepipe_testkit::{LinearLayers, alone, parameter_bits};
-
-type Floats = Tensor<2>;
-
-fn sgd(model: Sequential<Floats>) -> Builder<Floats, Floats, Floats> {
-    let builder = Pipeline::builder(model).backend(Flex::new()).loss(MeanSquaredError);
-    builder.optimizer(SgdConfig::new().init()).learning_rate(0.1)
-}
-
-fn linear(device: &Device) -> Linear {
-    LinearConfig::new(4, 4).init(device)
-}
-
-fn forward(module: &Linear, x: Floats) -> Floats {
-    module.forward(x)
-}
 
 /// A counter that never finds its bytes wanting.
 struct NoBytes;

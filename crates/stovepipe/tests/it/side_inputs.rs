@@ -1,18 +1,17 @@
 //! Side inputs say whether they are per sample or the same for all: nothing is cut that isn't
 //! meant to be, however many micro-batches and processes there are.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 
 use stovepipe::burn::tensor::{Device, Int, Tensor};
 use stovepipe::prelude::*;
 use stovepipe::recompute::Always;
 use stovepipe::transport::InProcess;
-use stovepipe::{BackendError, Builder, MemoryCounter, Packet, Profiling, Rehearsal};
+use stovepipe::{Builder, MemoryCounter, Packet, Profiling, Rehearsal};
 use stovepipe_testkit::{
-    DIM, LinearLayers, SEQ, Tokens, batch, classifier, embed, on_one_stage, parameter_bits,
-    same_on_any_cut,
+    CountingFlex, DIM, LinearLayers, SEQ, Tokens, batch, classifier, embed, on_one_stage,
+    parameter_bits, same_on_any_cut,
 };
 
 /// As many numbers as there are samples: by its shape alone it could be meant either way.
@@ -175,29 +174,11 @@ fn processes_agree_on_the_kind_of_side_inputs() {
     }
 }
 
-/// Flex, but counts how often it moves a table.
-struct Counting(Arc<AtomicUsize>);
-
-impl Backend for Counting {
-    fn name(&self) -> &str {
-        "counting"
-    }
-
-    fn devices(&self) -> Result<Vec<Device>, BackendError> {
-        Flex::new().devices()
-    }
-
-    fn receive(&self, value: Packet, device: &Device) -> Result<Packet, BackendError> {
-        let is_table = format!("{value:?}").contains("Tensor<1, Int> [2]");
-        self.0.fetch_add(usize::from(is_table), Ordering::Relaxed);
-        Flex::new().receive(value, device)
-    }
-}
-
 #[test]
 fn constants_move_to_a_device_once() {
-    let moves = Arc::new(AtomicUsize::new(0));
-    let builder = builder().backend(Counting(Arc::clone(&moves))).micro_batches(SAMPLES);
+    let (backend, moves) =
+        CountingFlex::new(|packet| format!("{packet:?}").contains("Tensor<1, Int> [2]"));
+    let builder = builder().backend(backend).micro_batches(SAMPLES);
     let mut pipeline = builder.checkpoint(Always).build().expect("a pipeline");
     for step in 0..2 {
         let (x, y) = batch(SAMPLES, step);

@@ -5,31 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use stovepipe::burn::module::{Lora, Module, ParamGroup, QLora, Quantizer};
-use stovepipe::burn::nn::{EmbeddingConfig, Linear, LinearConfig};
+use stovepipe::burn::nn::{EmbeddingConfig, Linear};
 use stovepipe::burn::optim::{ModuleOptimizer, MuonConfig, SgdConfig};
 use stovepipe::burn::tensor::quantization::{Calibration, QuantValue};
 use stovepipe::burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use stovepipe::prelude::*;
-use stovepipe::{BackendError, BuildError, Builder, Packet};
+use stovepipe::{BuildError, Builder};
+use stovepipe_testkit::vectors::{Floats, forward, linear, sgd};
 use stovepipe_testkit::{
-    Bits, CLASSES, DIM, Down, LinearLayers, Tokens, Up, adam, batch, classifier, floats,
-    on_one_stage, parameter_bits, relative_difference, same_on_any_cut, toy, train as train_tokens,
+    Bits, CLASSES, CountingFlex, DIM, Down, LinearLayers, Tokens, Up, adam, batch, classifier,
+    floats, on_one_stage, parameter_bits, relative_difference, same_on_any_cut, toy,
+    train as train_tokens,
 };
-
-type Floats = Tensor<2>;
-
-fn sgd(model: Sequential<Floats>) -> Builder<Floats, Floats, Floats> {
-    let builder = Pipeline::builder(model).backend(Flex::new()).loss(MeanSquaredError);
-    builder.optimizer(SgdConfig::new().init()).learning_rate(0.1)
-}
-
-fn linear(device: &Device) -> Linear {
-    LinearConfig::new(4, 4).init(device)
-}
-
-fn forward(module: &Linear, x: Floats) -> Floats {
-    module.forward(x)
-}
 
 /// Holds a linear layer in a field named `b`.
 #[derive(Module, Debug)]
@@ -313,28 +300,11 @@ fn an_optimizer_that_cannot_take_a_parameter_is_refused() {
     }
 }
 
-/// Flex, but counts the packets with a tensor in them that ranks receive.
-struct Counting(Arc<AtomicUsize>);
-
-impl Backend for Counting {
-    fn name(&self) -> &str {
-        "counting"
-    }
-
-    fn devices(&self) -> Result<Vec<Device>, BackendError> {
-        Flex::new().devices()
-    }
-
-    fn receive(&self, packet: Packet, device: &Device) -> Result<Packet, BackendError> {
-        let is_empty = matches!(&*format!("{packet:?}"), "[]" | "[\"nothing\"]");
-        self.0.fetch_add(usize::from(!is_empty), Ordering::SeqCst);
-        Ok(packet.to_device(device))
-    }
-}
-
 #[test]
 fn nothing_is_spent_in_front_of_what_trains() {
-    let received = Arc::new(AtomicUsize::new(0));
+    // Packets with a tensor in them.
+    let (backend, received) =
+        CountingFlex::new(|packet| !matches!(&*format!("{packet:?}"), "[]" | "[\"nothing\"]"));
     let forwards = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&forwards);
     let mut model = Sequential::<Floats>::new();
@@ -351,7 +321,7 @@ fn nothing_is_spent_in_front_of_what_trains() {
         assert!(!x.is_tracked(), "the gradient of the input is computed");
         m.forward(x)
     });
-    let builder = sgd(model).backend(Counting(Arc::clone(&received))).stages(5).micro_batches(4);
+    let builder = sgd(model).backend(backend).stages(5).micro_batches(4);
     let mut pipeline = builder.checkpoint(recompute::Always).build().expect("a pipeline");
     let step = pipeline.step(floats([4, 4]), floats([4, 4])).expect("a step");
     assert!(step.without_gradient.is_empty());
