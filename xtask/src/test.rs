@@ -59,25 +59,37 @@ pub(crate) fn all(filter: &[String]) -> Result<()> {
     both(default, others(filter))
 }
 
-/// Those that need more than Rust: of transports, and of all backends in one build.
+/// Those that need more than Rust: of transports, and of all backends in one build. The build uses
+/// the cores that processes which start and wait for each other leave.
 pub(crate) fn others(filter: &[String]) -> Result<()> {
-    both(transport(Transport::Mpi, filter), backends(filter))
+    let building = backends().args(["--no-run"]).meanwhile()?;
+    let transport = transport(Transport::Mpi, filter);
+    let built = building.wait().and_then(|()| example(&together()));
+    let run = |tests: Run| tests.args(["--"]).args(filter).run();
+    let tested = built.and_then(|()| both(run(backends()), run(documentation())));
+    both(transport, tested)
 }
 
-fn backends(filter: &[String]) -> Result<()> {
+/// The test programs of backends.
+fn backends() -> Run {
+    let programs = ["tch", "wgpu", "cuda", "backends", "char_lm"];
+    let tests = tests(QUICK).args(together()).args(programs.iter().flat_map(|p| ["--test", p]));
+    // Backends that must be there, software renderers included.
+    tests.env("STOVEPIPE_BACKENDS", "flex,wgpu,tch")
+}
+
+/// The examples in the documentation that differ with backends: the others were tested with Flex.
+fn documentation() -> Run {
+    let same = ["stovepipe-burn", "stovepipe-flex", "stovepipe-mpi", "stovepipe-testkit"];
+    let excluded = same.iter().flat_map(|name| ["--exclude", name]);
+    tests(QUICK).args(together()).args(excluded).args(["--doc"])
+}
+
+/// Cargo's arguments for everything that knows Burn, on all backends.
+fn together() -> Vec<&'static str> {
     let excluded = WITHOUT_BURN.iter().filter(|name| **name != "stovepipe-mpi");
     let excluded = excluded.chain(&["xtask"]).flat_map(|name| ["--exclude", name]);
-    let together: Vec<&str> =
-        ["--workspace", "--features", EVERYTHING].into_iter().chain(excluded).collect();
-    example(&together)?;
-    let named = ["tch", "wgpu", "cuda", "backends", "char_lm"];
-    let run = |which: &[&str]| {
-        let run = tests(QUICK).args(&together).args(which);
-        // Backends that must be there, software renderers included.
-        run.env("STOVEPIPE_BACKENDS", "flex,wgpu,tch").args(["--"]).args(filter).run()
-    };
-    let programs: Vec<&str> = named.iter().flat_map(|name| ["--test", name]).collect();
-    both(run(&programs), run(&["--doc"]))
+    ["--workspace", "--features", EVERYTHING].into_iter().chain(excluded).collect()
 }
 
 /// The first failure doesn't hide the second.
