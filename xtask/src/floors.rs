@@ -62,7 +62,7 @@ pub(crate) const FLOORS: &[(&str, Floors)] = &[
             &["agreement", "in_flight", "reports"],
             &["compute", "job"],
             &["setup", "stages"],
-            &["actions", "ending", "executor", "rank_thread"],
+            &["actions", "ending", "executor", "rank_thread", "sharing"],
             &["worker"],
             &["workers"],
         ],
@@ -85,7 +85,7 @@ pub(crate) const FLOORS: &[(&str, Floors)] = &[
     (
         "stovepipe-testkit",
         &[
-            &["values", "vectors", "process", "jobs", "counting_flex"],
+            &["values", "vectors", "process", "ranks", "jobs", "counting_flex"],
             &["layers"],
             &["models"],
             &["pipelines"],

@@ -1,6 +1,7 @@
 //! The trait of layers.
 
 use burn::module::Module;
+use burn::tensor::FloatDType;
 
 use crate::layer::context::LayerContext;
 use crate::value::boundary::Boundary;
@@ -80,6 +81,51 @@ pub trait Layer: Module + 'static {
     ///
     /// [`LayerCosts::Flops`](crate::LayerCosts::Flops) balances them.
     fn flops(&self) -> Option<f64> {
+        None
+    }
+
+    /// Returns whether the layer computes in 32 bits where others compute in the type of
+    /// [`Builder::compute_dtype`](crate::Builder::compute_dtype).
+    ///
+    /// [`Builder::full_precision`](crate::Builder::full_precision) says so of a layer by name.
+    fn full_precision(&self) -> bool {
+        false
+    }
+
+    /// Returns the layer with its constants cast, or `None` if it doesn't cast any.
+    ///
+    /// Constants are tensors of floats that aren't parameters, such as the table of a positional
+    /// encoding: Burn's mappers don't see them. A layer that has some must cast them here to
+    /// compute in another type than the device's own; otherwise the pipeline isn't built.
+    ///
+    /// ```
+    /// use burn::module::Module;
+    /// use burn::nn::{Linear, PositionalEncoding};
+    /// use burn::tensor::{FloatDType, Tensor};
+    /// use stovepipe_burn::{LayerContext, Layer};
+    ///
+    /// #[derive(Module, Debug)]
+    /// struct Positions {
+    ///     encoding: PositionalEncoding,
+    ///     linear: Linear,
+    /// }
+    ///
+    /// impl Layer for Positions {
+    ///     type Input = Tensor<3>;
+    ///     type Output = Tensor<3>;
+    ///
+    ///     fn forward(&self, x: Tensor<3>, _: &mut LayerContext<'_>) -> Tensor<3> {
+    ///         self.linear.forward(self.encoding.forward(x))
+    ///     }
+    ///
+    ///     fn cast_constants(mut self, dtype: FloatDType) -> Option<Self> {
+    ///         self.encoding.sinusoids = self.encoding.sinusoids.cast(dtype);
+    ///         Some(self)
+    ///     }
+    /// }
+    /// ```
+    fn cast_constants(self, dtype: FloatDType) -> Option<Self> {
+        let _ = dtype;
         None
     }
 }

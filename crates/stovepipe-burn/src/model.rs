@@ -1,5 +1,6 @@
 //! Models: their layers before they are made, what is known of them, and what connects them.
 
+pub(crate) mod constants;
 pub(crate) mod layer_spec;
 pub(crate) mod paths;
 pub(crate) mod replay;

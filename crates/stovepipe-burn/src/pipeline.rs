@@ -11,7 +11,9 @@ use stovepipe_runtime::{Agreement, StepError, StepReport, Workers};
 use stovepipe_schedule::{Mode, Program};
 
 use crate::autodiff::tape::free_abandoned;
-use crate::error::{BuildError, StageError, TrainError};
+use crate::error::build::BuildError;
+use crate::error::stage::StageError;
+use crate::error::train::TrainError;
 use crate::loss::NoLoss;
 use crate::loss::scaling::Scaler;
 use crate::model::ties::Tie;
@@ -23,7 +25,6 @@ use crate::stage::burn_stage::{BurnStage, StageOutput};
 use crate::stage::report::{
     Report, added_by_layers, mean, metrics_of, norm_of, sum_and_weight_of, without_gradient,
 };
-use crate::stage::tied_gradients::{tied_squared_norm, tied_sums};
 use crate::value::boundary::{Boundary, from_parts, into_packet};
 use crate::value::packet::Packet;
 use crate::value::side::{SideKind, SideValues, give};
@@ -36,6 +37,7 @@ pub(crate) mod layer_costs;
 pub(crate) mod optimizer_trial;
 pub(crate) mod outcomes;
 pub(crate) mod planner;
+pub(crate) mod precision;
 pub(crate) mod processes;
 pub(crate) mod settings;
 pub(crate) mod spec;
@@ -95,9 +97,8 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         let report = self.run(Mode::Training, batch)?;
         let reports = Report::decode_all(&report.reports)?;
         let (sum, weight) = sum_and_weight_of(&reports);
-        let tied_squares = tied_squared_norm(&tied_sums(&self.ties, &reports));
         let total = (self.carried_weight + weight) * loss_scale;
-        let gradient_norm = norm_of(&reports, tied_squares, total);
+        let gradient_norm = norm_of(&reports, total);
         let overflowed = self.rescale(gradient_norm);
         if !overflowed {
             self.rates = rates;
@@ -137,7 +138,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         let report = self.run(Mode::Training, batch)?;
         let reports = Report::decode_all(&report.reports)?;
         let (sum, weight) = sum_and_weight_of(&reports);
-        let overflowed = self.rescale(norm_of(&reports, 0.0, 1.0));
+        let overflowed = self.rescale(norm_of(&reports, 1.0));
         if !overflowed {
             self.updates += 1;
             self.carried_weight += weight;
@@ -171,8 +172,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Pipeline<I, O, T> {
         let report = self.run(Mode::Training, batch)?;
         let reports = Report::decode_all(&report.reports)?;
         let (sum, weight) = sum_and_weight_of(&reports);
-        let tied_squares = tied_squared_norm(&tied_sums(&self.ties, &reports));
-        let overflowed = self.rescale(norm_of(&reports, tied_squares, 1.0));
+        let overflowed = self.rescale(norm_of(&reports, 1.0));
         let gradients = report.outputs.into_iter().flat_map(|output| output.gradients).collect();
         Ok(Gradients { loss: mean(sum, weight), gradients, overflowed })
     }

@@ -3,6 +3,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod burn_stage;
+pub(crate) mod finiteness;
 pub(crate) mod report;
 pub(crate) mod routes;
 pub(crate) mod run;

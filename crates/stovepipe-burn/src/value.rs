@@ -5,6 +5,7 @@ pub(crate) mod boundary;
 pub(crate) mod dtype;
 pub(crate) mod packet;
 pub(crate) mod part;
+pub(crate) mod reading;
 pub(crate) mod side;
 pub(crate) mod sum;
 pub(crate) mod wire;

@@ -47,6 +47,7 @@ pub(crate) fn begin(mut buffer: Vec<u8>, address: Address) -> Vec<u8> {
             let kind = match tag.direction {
                 Direction::Forward => 0,
                 Direction::Backward => 1,
+                Direction::Shared => 7,
             };
             (kind, tag.step, [tag.micro_batch, tag.from_stage, tag.to_stage])
         }
@@ -115,6 +116,7 @@ pub(crate) fn read(frame: &[u8]) -> Option<(Address, &[u8])> {
         4 => Head::Leave,
         5 => Head::Beat,
         6 => Head::Bye,
+        7 => value(Direction::Shared),
         _ => return None,
     };
     let length = usize::try_from(long(BLOCK / 4 - 2)?).ok()?;
@@ -137,6 +139,7 @@ mod tests {
         let heads = [
             Head::Value(tag),
             Head::Value(Tag { direction: Direction::Forward, ..tag }),
+            Head::Value(Tag { direction: Direction::Shared, ..tag }),
             Head::Gather { step: 1 << 40, round: u32::MAX, phase: 9 },
             Head::Abort { step: 3 },
             Head::Leave,

@@ -28,10 +28,11 @@ pub struct Begin<'a, I> {
 ///
 /// # Contract
 ///
-/// In a step the executor calls [`begin`](Self::begin), then the actions of the program in their
-/// order, then [`finish`](Self::finish); in training then [`prepare`](Self::prepare) with what all
-/// stages reported, and, once every rank has prepared, [`commit`](Self::commit). Whatever fails or
-/// panics before `commit`, on this rank or another, [`abandon`](Self::abandon) follows instead and
+/// In a step the executor calls [`begin`](Self::begin) and then the actions of the program in their
+/// order. In training it then calls [`share`](Self::share) and [`take_shared`](Self::take_shared).
+/// [`finish`](Self::finish) follows, and in training [`prepare`](Self::prepare) with what all
+/// stages reported and, once every rank has prepared, [`commit`](Self::commit). Whatever fails or
+/// panics before `commit`, on this rank or another, [`abandon`](Self::abandon) follows instead. It
 /// must leave parameters, optimizer state and statistics as they were before `begin`.
 ///
 /// All calls come from one thread. Values go in and out in the order of the stage's edges: inputs
@@ -190,6 +191,30 @@ pub trait StageCompute: Send + 'static {
     /// Whatever goes wrong.
     fn backward_weight(&mut self, micro_batch: MicroBatch) -> Result<(), Self::Error> {
         let _ = micro_batch;
+        Ok(())
+    }
+
+    /// All backwards of the step have run: returns the values that other stages need before they
+    /// can report, each with its stage, such as gradients of parameters that several stages share.
+    ///
+    /// Whoever gives a stage a value gets one from it. There is at most one for each stage, and
+    /// none for itself.
+    ///
+    /// # Errors
+    ///
+    /// Whatever goes wrong; it is the stage's vote against the update.
+    fn share(&mut self) -> Result<Vec<(Stage, Self::Value)>, Self::Error> {
+        Ok(Vec::new())
+    }
+
+    /// Takes the values that other stages share with this one, by ascending stage; none if it gave
+    /// none.
+    ///
+    /// # Errors
+    ///
+    /// As [`share`](Self::share).
+    fn take_shared(&mut self, values: Vec<(Stage, Self::Value)>) -> Result<(), Self::Error> {
+        drop(values);
         Ok(())
     }
 

@@ -24,6 +24,8 @@ pub enum StepPhase {
     BackwardInput,
     /// In `W`.
     BackwardWeight,
+    /// Giving other stages what they need of this one's gradients, and taking what they give.
+    Share,
     /// Reporting after the last action.
     Finish,
     /// Making ready for the update.
@@ -42,6 +44,7 @@ impl fmt::Display for StepPhase {
             Self::Backward => "backward",
             Self::BackwardInput => "backward of the input",
             Self::BackwardWeight => "backward of the weights",
+            Self::Share => "exchange of shared gradients",
             Self::Finish => "end of the gradients",
             Self::Prepare => "preparation of the update",
             Self::Update => "update",

@@ -11,6 +11,7 @@
 //!     3.3     a send is posted, and nobody waits for it ───────────────▶ a value
 //!     3.4     a receive waits, while sends go on ◀────────────────────── a value
 //!     3.5     what was sent has been handed over
+//!     3.6     stages give each other what they share ◀────────────────▶ values; only in training
 //!  4 finish   ── reports of the stages, gathered (round FINISHED) ─────▶
 //!  5 prepare  every stage makes ready
 //!             ── the vote: to be there is a yes (round PREPARED) ──────▶
@@ -33,7 +34,7 @@ use crate::error::{StepError, StepPhase};
 use crate::in_flight::ArrivalHook;
 use crate::job::{Job, RankReport};
 use crate::stages::RankStages;
-use crate::{actions, ending, rounds};
+use crate::{actions, ending, rounds, sharing};
 
 /// The stages of one rank, and how they run.
 pub struct RankExecutor<C: StageCompute> {
@@ -106,7 +107,11 @@ impl<C: StageCompute> RankExecutor<C> {
         }
         let job = &Job { epoch, ..*job };
         begin(stages, job)?;
-        let spans = actions::run(stages, job, transport, self.arrival_hook.as_ref()).await?;
+        let arrival_hook = self.arrival_hook.as_ref();
+        let spans = actions::run(stages, job, transport, arrival_hook).await?;
+        if job.program.plan().mode() == Mode::Training {
+            sharing::share(stages, job, transport, arrival_hook).await?;
+        }
         let reports = ending::report(stages, job, transport).await?;
         let update = match job.program.plan().mode() {
             Mode::Training => Some(ending::update(stages, job, transport, &reports).await?),

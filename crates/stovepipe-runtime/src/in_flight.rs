@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use futures::future::{BoxFuture, poll_fn};
 use futures::stream::{FuturesUnordered, Stream};
-use stovepipe_schedule::{Action, Direction, Message, Program, Rank};
+use stovepipe_schedule::{Action, Direction, Message, MicroBatch, Program, Rank, Stage};
 use stovepipe_transport::{Tag, Transport, TransportError};
 
 use crate::error::{Cause, StepError, StepPhase};
@@ -135,26 +135,31 @@ where
 
     /// Lets a value through the hook, if there is one, and keeps it for its action.
     fn arrived(&mut self, message: Message, value: V) -> Result<(), StepError> {
-        let value = match self.arrival_hook {
-            None => value,
-            Some(hook) => {
-                let hooked = catch_unwind(AssertUnwindSafe(|| hook(value)));
-                hooked.map_err(|payload| StepError::Stage {
-                    rank: self.rank,
-                    stage: message.to,
-                    micro_batch: Some(message.micro_batch),
-                    phase: StepPhase::Arrival,
-                    cause: Cause::of_panic(payload.as_ref()),
-                })?
-            }
-        };
-        self.values.insert(message, value);
+        let place = (self.rank, message.to, Some(message.micro_batch));
+        self.values.insert(message, hooked(self.arrival_hook, value, place)?);
         Ok(())
     }
 
     fn transport_error(&self, source: TransportError) -> StepError {
         StepError::Transport { rank: self.rank, source }
     }
+}
+
+/// Lets a value that has arrived at a place through the hook, if there is one.
+pub(crate) fn hooked<V>(
+    hook: Option<&ArrivalHook<V>>,
+    value: V,
+    (rank, stage, micro_batch): (Rank, Stage, Option<MicroBatch>),
+) -> Result<V, StepError> {
+    let Some(hook) = hook else { return Ok(value) };
+    let hooked = catch_unwind(AssertUnwindSafe(|| hook(value)));
+    hooked.map_err(|payload| StepError::Stage {
+        rank,
+        stage,
+        micro_batch,
+        phase: StepPhase::Arrival,
+        cause: Cause::of_panic(payload.as_ref()),
+    })
 }
 
 /// Advances the sends; true once none is left.

@@ -23,6 +23,7 @@ mod rank_thread;
 mod reports;
 mod rounds;
 mod setup;
+mod sharing;
 mod stages;
 mod worker;
 mod workers;

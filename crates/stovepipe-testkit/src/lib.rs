@@ -19,6 +19,7 @@ mod layers;
 mod models;
 mod pipelines;
 mod process;
+mod ranks;
 mod values;
 pub mod vectors;
 
@@ -28,6 +29,7 @@ pub use layers::{Attention, Down, Embed, Fork, Join, Up};
 pub use models::{LinearLayers, embed, toy};
 pub use pipelines::{Classifier, Setup, adam, build, classifier, on_one_stage, train};
 pub use process::alone;
+pub use ranks::on_ranks;
 pub use values::{
     Bits, CLASSES, DIM, SEQ, Tokens, batch, bits, floats, parameter_bits, relative_difference,
 };

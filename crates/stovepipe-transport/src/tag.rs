@@ -11,6 +11,9 @@ pub enum Direction {
     Forward,
     /// Gradients, on their way back from the loss.
     Backward,
+    /// Gradients of what several stages share, on their way to the others that have it. They go
+    /// once in a step, and so as micro-batch 0.
+    Shared,
 }
 
 impl fmt::Display for Direction {
@@ -18,6 +21,7 @@ impl fmt::Display for Direction {
         f.pad(match self {
             Self::Forward => "forward",
             Self::Backward => "backward",
+            Self::Shared => "shared",
         })
     }
 }
@@ -41,7 +45,7 @@ pub struct Tag {
     pub from_stage: u32,
     /// The stage that consumes the value.
     pub to_stage: u32,
-    /// Activations or gradients.
+    /// Activations, gradients or shared gradients.
     pub direction: Direction,
 }
 

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
-use burn::tensor::TensorData;
+use burn::tensor::{Tensor, TensorData};
 
 use crate::autodiff::tape::{Backwarded, Forward, Forwarded, Tape};
-use crate::error::StageError;
 use crate::error::panic::guarded;
+use crate::error::stage::StageError;
 use crate::layer::context::{LayerContext, SkipValues};
 use crate::parameters::averaging::Averaging;
 use crate::value::part::Part;
@@ -79,18 +79,23 @@ pub(crate) trait ErasedLayer: Send {
     /// [`free_abandoned`]: crate::autodiff::tape::free_abandoned
     fn forget_unused(&mut self) -> bool;
 
-    /// Returns the sum of the squares of the complete gradients, except those of the parameters
-    /// at the paths in `except`.
-    fn squared_norm(&self, except: &HashSet<String>) -> f64;
+    /// Returns sums of the squares of the complete gradients, except those of the parameters at the
+    /// paths in `except`. They are still on the device, in pieces to be added in 64 bits.
+    fn squares(&self, except: &HashSet<String>) -> Vec<Tensor<1>>;
+
+    /// Returns the path of the first parameter whose gradient isn't finite so far in the step.
+    ///
+    /// Waits for the device.
+    fn gradient_that_is_not_finite(&mut self) -> Option<String>;
 
     /// Returns the paths of the parameters that are to be trained and have no complete gradient.
     fn without_gradient(&self) -> Vec<String>;
 
-    /// Copies the complete gradient of the parameter at a path to the host.
-    fn gradient(&self, path: &str) -> Option<Vec<f32>>;
+    /// Returns the complete gradient of the parameter at a path, in 32 bits at least.
+    fn gradient(&self, path: &str) -> Option<Box<dyn Part>>;
 
     /// Replaces the complete gradient of the parameter at a path.
-    fn set_gradient(&mut self, path: &str, gradient: &[f32]);
+    fn set_gradient(&mut self, path: &str, gradient: Box<dyn Part>);
 
     /// Sets the value of the parameter at a path.
     fn set_parameter(&mut self, path: &str, value: &TensorData);

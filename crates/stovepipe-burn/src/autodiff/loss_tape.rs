@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 
-use crate::error::StageError;
+use crate::error::stage::StageError;
 use crate::loss::LossSum;
 use crate::loss::erasure::{ErasedLoss, scaled, wide};
 use crate::value::packet::Packet;

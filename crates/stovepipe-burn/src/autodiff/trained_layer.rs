@@ -9,32 +9,31 @@ use burn::module::Module;
 use burn::optim::{GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::{FloatDType, Tensor, TensorData};
 
+use crate::autodiff::ends::{Ends, detached};
 use crate::autodiff::erased_layer::{ErasedLayer, SkipNames};
 use crate::autodiff::tape::{Backwarded, Forward, Forwarded, Tape};
-use crate::error::StageError;
+use crate::error::stage::StageError;
 use crate::layer::Layer;
 use crate::layer::context::{LayerContext, SkipValues};
 use crate::loss::erasure::scaled;
 use crate::parameters::averaging::{Averaging, average};
 use crate::parameters::cast::{bytes_of_copies, cast_gradients, cast_parameters};
-use crate::parameters::gradients::{add, paths_without, squared_norm};
+use crate::parameters::gradients::{
+    add, gradient_at, path_of_not_finite, paths_without, set_gradient_at, squares,
+};
 use crate::parameters::leaves::renew_leaves;
 use crate::parameters::named::Named;
-use crate::parameters::read::{read_gradient, read_parameters, take_gradients};
-use crate::parameters::write::{with_value, write_gradient};
+use crate::parameters::read::{read_parameters, take_gradients};
+use crate::parameters::write::with_value;
 use crate::value::boundary::{from_parts, into_parts};
 use crate::value::packet::Packet;
 use crate::value::part::{Part, copied};
 
 /// A layer at work: its module, its gradients and its optimizer.
 pub(crate) struct TrainedLayer<L: Layer> {
-    name: Arc<str>,
-    /// The names of the skip values that the layer stashes, as it calls them itself, sorted.
-    stashes: Vec<String>,
+    ends: Ends,
     /// The names of the skip values that it pops, as the model calls them.
     pops: Vec<String>,
-    /// The names of its skip values in the model, by its own.
-    names: SkipNames,
     /// The module; missing only while an update runs, and after one that panicked.
     module: Option<Named<L>>,
     /// The module in the type that forwards compute in, if that isn't the type of the
@@ -51,8 +50,6 @@ pub(crate) struct TrainedLayer<L: Layer> {
     /// All gradients, once the step's are complete.
     complete: GradientsParams,
     optimizer: ModuleOptimizer,
-    /// The type that forwards compute in, if it isn't the parameters' own.
-    compute: Option<FloatDType>,
     /// The module and the optimizer after the prepared update, if one is prepared.
     prepared: Option<(Named<L>, ModuleOptimizer)>,
 }
@@ -66,9 +63,7 @@ impl<L: Layer> TrainedLayer<L> {
     ) -> Self {
         let (stashes, pops) = (sorted(module.inner().stashes()), module.inner().pops());
         Self {
-            name,
-            names: SkipNames::own(&pops, &stashes),
-            stashes,
+            ends: Ends { name, names: SkipNames::own(&pops, &stashes), stashes, compute },
             pops,
             module: Some(module),
             computing: None,
@@ -78,7 +73,6 @@ impl<L: Layer> TrainedLayer<L> {
             carried: None,
             complete: GradientsParams::new(),
             optimizer,
-            compute,
             prepared: None,
         }
     }
@@ -86,7 +80,7 @@ impl<L: Layer> TrainedLayer<L> {
     /// Returns the module; an error after an update that panicked.
     fn module(&self) -> Result<&Named<L>, StageError> {
         self.module.as_ref().ok_or_else(|| StageError::Order {
-            layer: self.name.to_string(),
+            layer: self.ends.name.to_string(),
             problem: "an update failed half-way and left no parameters",
         })
     }
@@ -94,8 +88,12 @@ impl<L: Layer> TrainedLayer<L> {
     /// Returns the module in the type that forwards compute in.
     fn computing(&mut self) -> Result<Named<L>, StageError> {
         let module = self.module()?.clone();
-        let Some(dtype) = self.compute else { return Ok(module) };
-        Ok(self.computing.get_or_insert_with(|| cast_parameters(module, dtype)).clone())
+        let Some(dtype) = self.ends.compute else { return Ok(module) };
+        let cast = || {
+            let cast = |layer: L| layer.clone().cast_constants(dtype).unwrap_or(layer);
+            cast_parameters(module, dtype).with_inner(cast)
+        };
+        Ok(self.computing.get_or_insert_with(cast).clone())
     }
 
     /// Returns the module that forwards of this kind use.
@@ -106,92 +104,6 @@ impl<L: Layer> TrainedLayer<L> {
             Forward::Untaped => self.untaped.get_or_insert_with(|| module.no_grad()).clone(),
             Forward::Evaluate => self.evaluating.get_or_insert_with(|| module.valid()).clone(),
         })
-    }
-
-    /// Casts parts to the type that the layer computes in. The layer's own outputs may be of
-    /// another type, such as that of a sum in 32 bits.
-    fn typed(&self, parts: Vec<Box<dyn Part>>) -> Vec<Box<dyn Part>> {
-        match self.compute {
-            Some(dtype) => parts.into_iter().map(|part| part.cast(dtype)).collect(),
-            None => parts,
-        }
-    }
-
-    /// Returns parts as the layer takes them: as leaves where a gradient is wanted and there is
-    /// a tape.
-    fn enter(
-        &self,
-        parts: Vec<Box<dyn Part>>,
-        mode: Forward,
-        wants_gradient: bool,
-    ) -> Vec<Box<dyn Part>> {
-        let entered = self.typed(parts).into_iter().map(|part| match mode {
-            Forward::Taped { .. } if wants_gradient => part.leaf(),
-            Forward::Taped { .. } | Forward::Untaped => part.track(),
-            Forward::Evaluate => part,
-        });
-        entered.collect()
-    }
-
-    /// Gives the context what the layer may pop, by the layer's own names.
-    ///
-    /// Returns the same parts by their names in the model.
-    fn pop(
-        &self,
-        context: &mut LayerContext<'_>,
-        mode: Forward,
-    ) -> BTreeMap<String, Vec<Box<dyn Part>>> {
-        let mut popped = BTreeMap::new();
-        let mut arrived = std::mem::take(&mut context.popped);
-        for (called, name) in &self.names.popped {
-            let Some(packet) = arrived.remove(name) else { continue };
-            let wants_gradient = !self.names.constants.contains(name);
-            let parts = self.enter(packet.into_values(), mode, wants_gradient);
-            context.popped.insert(called.clone(), Packet::of(copied(&parts)));
-            popped.insert(name.clone(), parts);
-        }
-        popped
-    }
-
-    /// Takes the skip values that the forward stashed, by their names in the model.
-    ///
-    /// Fails if the layer stashed under other names than it declared.
-    fn take_stashed(
-        &self,
-        context: &mut LayerContext<'_>,
-    ) -> Result<BTreeMap<String, Vec<Box<dyn Part>>>, StageError> {
-        let stashed = std::mem::take(&mut context.stashed);
-        if !stashed.keys().eq(&self.stashes) {
-            return Err(StageError::Stash {
-                layer: self.name.to_string(),
-                declared: self.stashes.clone(),
-                found: stashed.into_keys().collect(),
-            });
-        }
-        let named = stashed.into_iter().map(|(called, packet)| {
-            (self.names.stashed[&called].clone(), self.typed(packet.into_values()))
-        });
-        Ok(named.collect())
-    }
-
-    /// Refuses a gradient whose shape differs from that of the output or skip value that it is
-    /// for.
-    fn check_shapes(
-        &self,
-        ends: &[Box<dyn Part>],
-        gradients: &[Option<Box<dyn Part>>],
-    ) -> Result<(), StageError> {
-        for (end, gradient) in ends.iter().zip(gradients) {
-            let gradient = gradient.as_ref().filter(|gradient| gradient.shape() != end.shape());
-            if let Some(gradient) = gradient {
-                return Err(StageError::Shape {
-                    layer: self.name.to_string(),
-                    output: end.describe(),
-                    gradient: gradient.describe(),
-                });
-            }
-        }
-        Ok(())
     }
 
     /// Takes the complete gradients and averages them.
@@ -226,11 +138,6 @@ impl<L: Layer> TrainedLayer<L> {
     }
 }
 
-/// Copies values off the tape.
-fn detached(parts: &[Box<dyn Part>]) -> Vec<Box<dyn Part>> {
-    parts.iter().map(|part| part.clone_box().detach_to(None)).collect()
-}
-
 fn sorted(mut names: Vec<String>) -> Vec<String> {
     names.sort_unstable();
     names
@@ -238,7 +145,7 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
 
 impl<L: Layer> ErasedLayer for TrainedLayer<L> {
     fn name(&self) -> &str {
-        &self.name
+        &self.ends.name
     }
 
     fn pops(&self) -> &[String] {
@@ -247,11 +154,11 @@ impl<L: Layer> ErasedLayer for TrainedLayer<L> {
 
     fn name_skips(&mut self, names: SkipNames) {
         self.pops = names.popped.values().cloned().collect();
-        self.names = names;
+        self.ends.names = names;
     }
 
     fn copy_bytes(&self) -> u64 {
-        match (&self.computing, &self.module, self.compute) {
+        match (&self.computing, &self.module, self.ends.compute) {
             (Some(_), Some(module), Some(dtype)) => bytes_of_copies(module, dtype.into()),
             _ => 0,
         }
@@ -263,17 +170,17 @@ impl<L: Layer> ErasedLayer for TrainedLayer<L> {
         context: &mut LayerContext<'_>,
         mode: Forward,
     ) -> Result<Forwarded, StageError> {
-        context.compute = self.compute;
+        context.compute = self.ends.compute;
         let wants_gradient = matches!(mode, Forward::Taped { input_gradient: true });
-        let inputs = self.enter(inputs, mode, wants_gradient);
+        let inputs = self.ends.enter(inputs, mode, wants_gradient);
         let leaves = copied(&inputs);
-        let popped = self.pop(context, mode);
+        let popped = self.ends.pop(context, mode);
         let input = from_parts::<L::Input>(inputs)
-            .map_err(|source| StageError::Boundary { layer: self.name.to_string(), source })?;
+            .map_err(|source| StageError::Boundary { layer: self.ends.name.to_string(), source })?;
         let module = self.module_for(mode)?;
-        let outputs = self.typed(into_parts(module.inner().forward(input, context)));
+        let outputs = into_parts(module.inner().forward(input, context));
         context.check()?;
-        let stashed = self.take_stashed(context)?;
+        let stashed = self.ends.take_stashed(context)?;
         let packets =
             stashed.iter().map(|(name, parts)| (name.clone(), Packet::of(detached(parts))));
         let packets = packets.collect();
@@ -307,7 +214,7 @@ impl<L: Layer> ErasedLayer for TrainedLayer<L> {
             all.extend(gradients.unwrap_or_else(|| parts.iter().map(|_| None).collect()));
             ends.extend(parts);
         }
-        self.check_shapes(&ends, &all)?;
+        self.ends.check_shapes(&ends, &all)?;
         // The sum of `y * dy` has the gradient `dy` at `y`, exactly. So its backward continues
         // that of the later layers.
         let seeds = ends.iter().zip(&all).filter(|(end, _)| end.is_tracked());
@@ -352,9 +259,17 @@ impl<L: Layer> ErasedLayer for TrainedLayer<L> {
         renewed
     }
 
-    fn squared_norm(&self, except: &HashSet<String>) -> f64 {
+    fn squares(&self, except: &HashSet<String>) -> Vec<Tensor<1>> {
         let module = self.module.as_ref();
-        module.map_or(0.0, |module| squared_norm(module, &self.complete, except))
+        module.map(|module| squares(module, &self.complete, except)).unwrap_or_default()
+    }
+
+    fn gradient_that_is_not_finite(&mut self) -> Option<String> {
+        let module = self.module.as_ref()?;
+        let step = self.gradients.grads();
+        let found = path_of_not_finite(module, &step);
+        self.gradients.accumulate(module, step);
+        found
     }
 
     fn without_gradient(&self) -> Vec<String> {
@@ -362,13 +277,13 @@ impl<L: Layer> ErasedLayer for TrainedLayer<L> {
         module.map(|module| paths_without(module, &self.complete)).unwrap_or_default()
     }
 
-    fn gradient(&self, path: &str) -> Option<Vec<f32>> {
-        read_gradient(self.module.as_ref()?, &self.complete, path)
+    fn gradient(&self, path: &str) -> Option<Box<dyn Part>> {
+        gradient_at(self.module.as_ref()?, &self.complete, path)
     }
 
-    fn set_gradient(&mut self, path: &str, gradient: &[f32]) {
+    fn set_gradient(&mut self, path: &str, gradient: Box<dyn Part>) {
         if let Some(module) = &self.module {
-            write_gradient(module, &mut self.complete, path, gradient);
+            set_gradient_at(module, &mut self.complete, path, gradient);
         }
     }
 

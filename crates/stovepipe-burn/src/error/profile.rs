@@ -2,7 +2,8 @@
 
 use stovepipe_tune::TuneError;
 
-use crate::error::{BuildError, StageError};
+use crate::error::build::BuildError;
+use crate::error::stage::StageError;
 
 /// The reasons why a model can't be measured.
 #[derive(Debug, thiserror::Error)]

@@ -2,8 +2,8 @@
 
 use burn::tensor::Tensor;
 
-use crate::error::StageError;
 use crate::error::panic::guarded;
+use crate::error::stage::StageError;
 use crate::loss::{Loss, LossSum};
 use crate::value::boundary::{Boundary, from_parts};
 use crate::value::packet::Packet;

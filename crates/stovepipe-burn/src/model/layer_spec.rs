@@ -57,6 +57,12 @@ pub(crate) struct LayerFacts {
     pub(crate) floats: Vec<FloatParameter>,
     /// The paths in it of all its parameters.
     pub(crate) paths: Vec<String>,
+    /// The paths in it of floats that aren't parameters.
+    pub(crate) constants: Vec<String>,
+    /// Says whether it casts its constants by itself.
+    pub(crate) casts_constants: bool,
+    /// Says whether it wants to compute in 32 bits.
+    pub(crate) full_precision: bool,
     /// The names of the skip values that it stashes, as it calls them itself.
     pub(crate) stashes: Vec<String>,
     /// The names of those that it pops.

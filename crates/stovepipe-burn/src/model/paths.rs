@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use burn::module::ParamId;
 
-use crate::error::BuildError;
+use crate::error::build::BuildError;
 use crate::model::layer_spec::{LayerFacts, LayerSpec};
 
 /// Returns the path in the model of what stands at `path` in a layer.

@@ -5,14 +5,15 @@ use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::module::Module;
-use burn::tensor::Device;
+use burn::tensor::{Device, FloatDType};
 
 use crate::autodiff::erased_layer::ErasedLayer;
 use crate::autodiff::trained_layer::TrainedLayer;
-use crate::error::BuildError;
+use crate::error::build::BuildError;
 use crate::layer::Layer;
 use crate::layer::apply::{Apply, Stateless};
 use crate::layer::context::LayerContext;
+use crate::model::constants::constants;
 use crate::model::layer_spec::{LayerFacts, LayerSpec, MakeContext};
 use crate::model::paths::check_paths;
 use crate::model::replay::unreplayable;
@@ -113,6 +114,9 @@ impl<In: Boundary, Out: Boundary> Sequential<In, Out> {
             let facts = LayerFacts {
                 parameters: layer.num_params(),
                 flops: layer.flops(),
+                constants: constants(&layer),
+                casts_constants: layer.clone().cast_constants(FloatDType::F32).is_some(),
+                full_precision: layer.full_precision(),
                 unreplayable: unreplayable(&layer),
                 floats: parameters.floats,
                 stashes: layer.stashes(),

@@ -7,7 +7,7 @@ use stovepipe_partition::Partition;
 use stovepipe_schedule::{Edges, PlanError, Stage};
 
 use crate::autodiff::erased_layer::SkipNames;
-use crate::error::BuildError;
+use crate::error::build::BuildError;
 use crate::model::layer_spec::{LayerFacts, LayerSpec};
 
 /// A skip connection: a value that one layer stashes and a later one pops.

@@ -54,6 +54,11 @@ impl<M: Module> Named<M> {
     pub(crate) fn inner(&self) -> &M {
         &self.module
     }
+
+    /// Returns another module under the same name.
+    pub(crate) fn with_inner(self, change: impl FnOnce(M) -> M) -> Self {
+        Self { module: change(self.module), ..self }
+    }
 }
 
 impl<M: Module> Module for Named<M> {

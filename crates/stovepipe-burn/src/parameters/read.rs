@@ -65,32 +65,3 @@ impl ModuleVisitor for ReadGradients<'_> {
         }
     }
 }
-
-/// Copies the gradient of the parameter at a path to the host, if there is one.
-pub(crate) fn read_gradient<M: Module>(
-    module: &M,
-    gradients: &GradientsParams,
-    path: &str,
-) -> Option<Vec<f32>> {
-    let mut reader = ReadGradient { gradients, wanted: path, path: Vec::new(), found: None };
-    module.visit(&mut reader);
-    reader.found
-}
-
-struct ReadGradient<'a> {
-    gradients: &'a GradientsParams,
-    wanted: &'a str,
-    path: Vec<String>,
-    found: Option<Vec<f32>>,
-}
-
-impl ModuleVisitor for ReadGradient<'_> {
-    track_path!();
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if self.path.join(".") == self.wanted {
-            let gradient = self.gradients.get::<D>(param.id);
-            self.found = gradient.map(|gradient| gradient.into_data().iter::<f32>().collect());
-        }
-    }
-}

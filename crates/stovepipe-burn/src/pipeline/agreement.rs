@@ -15,7 +15,7 @@ pub(crate) fn agreement_on_model(spec: &PipelineSpec) -> Agreement {
         layers,
         layer_facts,
         partition,
-        compute_dtype,
+        precision,
         scaler,
         metric_names,
         optimizer,
@@ -40,7 +40,7 @@ pub(crate) fn agreement_on_model(spec: &PipelineSpec) -> Agreement {
         )
         .with("clipping", format_args!("{:?}", settings.clipping))
         .with("atomic updates", settings.atomic_updates)
-        .with("the type of computation", format_args!("{compute_dtype:?}"))
+        .with("the type of computation", precision.describe())
         .with("loss scaling", format_args!("{scaler:?}"))
         .with("metrics", metric_names.join(", "))
 }

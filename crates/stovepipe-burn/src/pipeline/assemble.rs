@@ -8,14 +8,15 @@ use burn::optim::SgdConfig;
 use stovepipe_schedule::Mode;
 
 use crate::backend::error::BackendError;
-use crate::error::BuildError;
+use crate::error::build::BuildError;
 use crate::loss::scaling::Scaler;
 use crate::model::skips::{edges_of, skips_of};
 use crate::model::ties::{Tie, ties_of};
 use crate::pipeline::builder::Builder;
-use crate::pipeline::checks::{check_compute_dtype, unreplayable_layers};
+use crate::pipeline::checks::unreplayable_layers;
 use crate::pipeline::optimizer_trial::check_optimizer;
 use crate::pipeline::planner::Planner;
+use crate::pipeline::precision::Precision;
 use crate::pipeline::spec::PipelineSpec;
 use crate::stage::settings::StageSettings;
 use crate::value::boundary::Boundary;
@@ -35,7 +36,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         if trains && settings.rates.is_none() {
             return missing("learning rate", "learning_rate");
         }
-        settings.check()?;
+        settings.check(&model.layers)?;
         let mut floats = layer_facts.iter().flat_map(|facts| &facts.floats);
         if trains && !floats.any(|float| float.is_trainable) {
             return Err(BuildError::NothingTrains);
@@ -53,7 +54,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             return Err(BackendError::failed(backend.name(), "it lists no devices").into());
         }
         let used = &devices[..devices.len().min(shape.ranks)];
-        check_compute_dtype(settings.compute_dtype, used, &model.layers, &layer_facts)?;
+        let precision = Precision::new(settings, used, &model.layers, &layer_facts)?;
         let unreplayable = unreplayable_layers(&settings.allowed, &model.layers, &layer_facts);
         let Self { model, settings, loss, .. } = self;
         let mut planner = Planner {
@@ -92,7 +93,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             skips,
             devices,
             optimizer,
-            compute_dtype: settings.compute_dtype,
+            precision,
             rates: settings.rates,
             loss,
             scaler: settings.loss_scaling.map(Scaler::new),
@@ -104,6 +105,7 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
                 seed: settings.seed,
                 clipping: settings.clipping,
                 forgets_overflows: settings.loss_scaling.is_some(),
+                finds_non_finite: settings.finds_non_finite,
                 metrics: metrics.into(),
                 ties,
             },

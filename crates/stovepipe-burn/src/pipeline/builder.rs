@@ -16,7 +16,7 @@ use stovepipe_transport::Transport;
 use stovepipe_tune::{Choice, Configuration};
 
 use crate::backend::Backend;
-use crate::error::BuildError;
+use crate::error::build::BuildError;
 use crate::loss::erasure::{ErasedLoss, erase};
 use crate::loss::scaling::LossScaling;
 use crate::loss::{Loss, NoLoss};
@@ -222,15 +222,30 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
     /// Sets the type of float that layers compute in, for mixed precision.
     ///
     /// Parameters, their gradients and the optimizer's state stay in the type that they were
-    /// made in. A layer's parameters are cast once for each update. What it takes, pops and
-    /// returns is cast in each forward, so boundaries travel in this type too. Losses, metrics
-    /// and predictions are made of outputs cast to at least 32 bits.
+    /// made in. A layer's parameters are cast once for each update. What it takes and pops is cast
+    /// in each forward. What it returns and stashes travels in the type that it has there: in this
+    /// one, unless the layer made it another. Losses, metrics and predictions are made of the last
+    /// outputs, of which those of 16 bits are cast to 32.
+    ///
+    /// [`full_precision`](Self::full_precision) and
+    /// [`Layer::full_precision`](crate::Layer::full_precision) exempt a layer.
     ///
     /// In a type of 16 bits with few of them for the exponent ([`FloatDType::F16`]) gradients
     /// vanish without [`loss_scaling`](Self::loss_scaling).
     #[must_use]
     pub fn compute_dtype(mut self, dtype: FloatDType) -> Self {
         self.settings.compute_dtype = Some(dtype);
+        self
+    }
+
+    /// Lets the layer of this name compute in 32 bits where others compute in the type of
+    /// [`compute_dtype`](Self::compute_dtype).
+    ///
+    /// What it takes and pops is cast to 32 bits, and what it returns stays so. On a device whose
+    /// own floats have 64 bits it computes in those.
+    #[must_use]
+    pub fn full_precision(mut self, layer: impl Into<String>) -> Self {
+        self.settings.full_precision.push(layer.into());
         self
     }
 
@@ -242,6 +257,18 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
     #[must_use]
     pub fn loss_scaling(mut self, scaling: LossScaling) -> Self {
         self.settings.loss_scaling = Some(scaling);
+        self
+    }
+
+    /// Looks for the first number that isn't finite, so that a step in which a NaN or an infinity
+    /// appears fails with an error that names the layer, the micro-batch and the direction.
+    ///
+    /// Every output and every gradient is looked at, for which the device is waited for: use it to
+    /// find a fault, not to train. With [loss scaling](Self::loss_scaling), gradients that are too
+    /// large for their type are found as well.
+    #[must_use]
+    pub fn find_non_finite(mut self, find: bool) -> Self {
+        self.settings.finds_non_finite = find;
         self
     }
 

@@ -1,9 +1,8 @@
 //! The checks of a configuration before anything is made.
 
 use burn::optim::ModuleOptimizer;
-use burn::tensor::{Device, FloatDType};
 
-use crate::error::BuildError;
+use crate::error::build::BuildError;
 use crate::loss::scaling::LossScaling;
 use crate::model::layer_spec::{LayerFacts, LayerSpec};
 use crate::model::replay::Unreplayable;
@@ -11,8 +10,17 @@ use crate::parameters::averaging::Clipping;
 use crate::pipeline::settings::Settings;
 
 impl Settings {
-    /// Refuses settings that can't be met, whatever the model and the devices.
-    pub(crate) fn check(&self) -> Result<(), BuildError> {
+    /// Refuses settings that can't be met by a model of these layers, whatever the devices.
+    pub(crate) fn check(&self, layers: &[LayerSpec]) -> Result<(), BuildError> {
+        let named =
+            [("allow_unreplayable", &self.allowed), ("full_precision", &self.full_precision)];
+        for (method, names) in named {
+            let is_unknown = |name: &&String| !layers.iter().any(|layer| *layer.name == ***name);
+            if let Some(name) = names.iter().find(is_unknown) {
+                let layers = layers.iter().map(|layer| layer.name.to_string()).collect();
+                return Err(BuildError::UnknownLayer { method, name: name.clone(), layers });
+            }
+        }
         if self.optimizer.as_ref().is_some_and(ModuleOptimizer::has_gradient_clipping) {
             return Err(BuildError::OptimizerClips);
         }
@@ -27,42 +35,6 @@ impl Settings {
             return Err(BuildError::LossScale { scale });
         }
         Ok(())
-    }
-}
-
-/// Refuses a type to compute in that these devices or layers can't use.
-pub(crate) fn check_compute_dtype(
-    dtype: Option<FloatDType>,
-    devices: &[Device],
-    layers: &[LayerSpec],
-    layer_facts: &[LayerFacts],
-) -> Result<(), BuildError> {
-    let Some(dtype) = dtype else { return Ok(()) };
-    supports(devices, dtype)?;
-    let has_burns_batch_norm =
-        |facts: &LayerFacts| facts.unreplayable.iter().any(|found| found.module == "BatchNorm");
-    match layer_facts.iter().position(has_burns_batch_norm) {
-        Some(place) => {
-            let layer = &layers[place].name;
-            let reason = format!(
-                "the running statistics of Burn's BatchNorm in layer `{layer}` would be cast for \
-                 good: use stovepipe's, which converts from it"
-            );
-            Err(BuildError::ComputeDtype { dtype, reason })
-        }
-        None => Ok(()),
-    }
-}
-
-/// Refuses a type that one of the devices can't compute in, or that isn't for mixed precision.
-fn supports(devices: &[Device], dtype: FloatDType) -> Result<(), BuildError> {
-    let refuse = |reason| Err(BuildError::ComputeDtype { dtype, reason });
-    if !matches!(dtype, FloatDType::F16 | FloatDType::BF16 | FloatDType::F32) {
-        return refuse("only F16, BF16 and F32 are for mixed precision".to_owned());
-    }
-    match devices.iter().find(|device| !device.supports_dtype(dtype)) {
-        Some(device) => refuse(format!("{device:?} doesn't compute in it")),
-        None => Ok(()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use stovepipe_partition::Costs;
 
-use crate::error::BuildError;
+use crate::error::build::BuildError;
 use crate::model::layer_spec::{LayerFacts, LayerSpec};
 
 /// The costs that the partitioner balances.

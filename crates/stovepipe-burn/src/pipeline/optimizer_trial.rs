@@ -7,7 +7,7 @@ use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Tensor, TensorData};
 
-use crate::error::BuildError;
+use crate::error::build::BuildError;
 use crate::model::layer_spec::{LayerFacts, LayerSpec};
 use crate::model::paths::path_in_model;
 use crate::parameters::find::FloatParameter;

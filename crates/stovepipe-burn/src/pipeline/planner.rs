@@ -5,7 +5,7 @@ use stovepipe_schedule::{
     Edges, ForwardOnly, MicroBatch, Mode, Plan, Program, Rank, Retention, Schedule, Shape, Stage,
 };
 
-use crate::error::BuildError;
+use crate::error::build::BuildError;
 use crate::model::replay::Unreplayable;
 
 /// The schedule, the checkpoint policy and everything else that a program is made of.

@@ -7,7 +7,7 @@ use stovepipe_runtime::StepError;
 use stovepipe_schedule::{Span, Timeline};
 use stovepipe_transport::Wire;
 
-use crate::error::TrainError;
+use crate::error::train::TrainError;
 use crate::pipeline::Pipeline;
 use crate::value::boundary::Boundary;
 use crate::value::packet::Packet;

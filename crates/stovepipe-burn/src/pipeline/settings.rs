@@ -11,7 +11,7 @@ use stovepipe_schedule::{GPipe, Schedule, Shape};
 use stovepipe_transport::Transport;
 
 use crate::backend::Backend;
-use crate::error::BuildError;
+use crate::error::build::BuildError;
 use crate::loss::erasure::ErasedLoss;
 use crate::loss::scaling::LossScaling;
 use crate::parameters::averaging::Clipping;
@@ -35,9 +35,12 @@ pub(crate) struct Settings {
     pub(crate) atomic_updates: bool,
     /// The names of layers that may be recomputed although they hold modules that can't be.
     pub(crate) allowed: Vec<String>,
+    /// The names of layers that compute in 32 bits at least.
+    pub(crate) full_precision: Vec<String>,
     pub(crate) clipping: Option<Clipping>,
     pub(crate) compute_dtype: Option<FloatDType>,
     pub(crate) loss_scaling: Option<LossScaling>,
+    pub(crate) finds_non_finite: bool,
     pub(crate) metrics: Vec<(String, Box<ErasedLoss>)>,
 }
 
@@ -58,9 +61,11 @@ impl Default for Settings {
             seed: 0,
             atomic_updates: false,
             allowed: Vec::new(),
+            full_precision: Vec::new(),
             clipping: None,
             compute_dtype: None,
             loss_scaling: None,
+            finds_non_finite: false,
             metrics: Vec::new(),
         }
     }

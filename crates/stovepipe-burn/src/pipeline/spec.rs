@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::ModuleOptimizer;
-use burn::tensor::{Device, FloatDType, TensorData};
+use burn::tensor::{Device, TensorData};
 use stovepipe_partition::Partition;
 use stovepipe_schedule::{Rank, Stage};
 
@@ -13,12 +13,17 @@ use crate::autodiff::erased_layer::ErasedLayer;
 use crate::loss::erasure::ErasedLoss;
 use crate::loss::scaling::Scaler;
 use crate::model::layer_spec::{LayerFacts, LayerSpec, MakeContext};
+use crate::model::paths::path_in_model;
 use crate::model::skips::{Skip, names_of};
+use crate::model::ties::TiedUse;
+use crate::parameters::find::FloatParameter;
 use crate::pipeline::planner::Planner;
+use crate::pipeline::precision::Precision;
 use crate::pipeline::summary::{SharedDevice, StageSummary};
 use crate::stage::burn_stage::{BurnStage, Carried};
 use crate::stage::routes::Routes;
 use crate::stage::settings::StageSettings;
+use crate::stage::tied_gradients::TiedUses;
 
 /// A pipeline that is specified and checked, and not made yet.
 pub(crate) struct PipelineSpec {
@@ -30,7 +35,7 @@ pub(crate) struct PipelineSpec {
     /// The devices, at least one. Rank r has the one of number r modulo their number.
     pub(crate) devices: Vec<Device>,
     pub(crate) optimizer: ModuleOptimizer,
-    pub(crate) compute_dtype: Option<FloatDType>,
+    pub(crate) precision: Precision,
     pub(crate) rates: Option<ModuleLrScheduler>,
     pub(crate) loss: Option<Arc<ErasedLoss>>,
     pub(crate) scaler: Option<Scaler>,
@@ -96,7 +101,7 @@ impl PipelineSpec {
             seed: self.settings.seed,
             device: self.device(rank),
             optimizer: &self.optimizer,
-            compute: self.compute_dtype,
+            compute: self.precision.of_layer(&self.layers[layer].name),
         };
         let mut made = (self.layers[layer].make)(&context);
         made.name_skips(names_of(&self.skips, layer, self.first_trained()));
@@ -106,6 +111,17 @@ impl PipelineSpec {
     /// Finds the routes of skip connections of a stage.
     pub(crate) fn routes(&self, stage: Stage) -> Routes {
         Routes::of(stage, &self.planner.edges, &self.skips, &self.partition)
+    }
+
+    /// Returns the shapes of tied parameters, by the paths of all their uses.
+    pub(crate) fn shapes_of_ties(&self) -> BTreeMap<String, Vec<usize>> {
+        let uses = self.settings.ties.iter().flatten();
+        let shape = |tied: &TiedUse| {
+            let (name, facts) = (&self.layers[tied.layer].name, &self.layer_facts[tied.layer]);
+            let is_it = |float: &&FloatParameter| path_in_model(name, &float.path) == tied.path;
+            Some((tied.path.clone(), facts.floats.iter().find(is_it)?.shape.clone()))
+        };
+        uses.filter_map(shape).collect()
     }
 
     /// Makes the stages of a rank.
@@ -148,7 +164,7 @@ impl PipelineSpec {
                 loss: self.loss.clone().filter(|_| is_last),
                 settings: self.settings.clone(),
                 routes: self.routes(stage),
-                first_layer: range.start,
+                tied: TiedUses::of(stage, &ties, &self.partition),
                 carried: Carried::default(),
                 current: None,
             };

@@ -8,22 +8,23 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use burn::lr_scheduler::module_lr_scheduler::{ModuleLearningRate, ModuleLrScheduler};
 use burn::optim::{ModuleOptimizer, SgdConfig};
-use burn::tensor::{Device, FloatDType};
+use burn::tensor::Device;
 use stovepipe_runtime::RankThread;
 use stovepipe_tune::{LayerProfile, Profile};
 
 use crate::backend::Backend;
 use crate::backend::rank_job::RankJob;
+use crate::error::build::BuildError;
 use crate::error::profile::ProfileError;
-use crate::error::{BuildError, StageError};
+use crate::error::stage::StageError;
 use crate::layer::context::SkipValues;
 use crate::loss::erasure::ErasedLoss;
 use crate::model::layer_spec::{LayerSpec, MakeContext};
 use crate::model::skips::skips_of;
 use crate::parameters::generator::LentGenerator;
 use crate::pipeline::builder::Builder;
-use crate::pipeline::checks::check_compute_dtype;
 use crate::pipeline::optimizer_trial::check_optimizer;
+use crate::pipeline::precision::Precision;
 use crate::pipeline::settings::Settings;
 use crate::profile::counter::MemoryCounter;
 use crate::profile::profiling::Profiling;
@@ -54,12 +55,12 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
         let _generator = LentGenerator::take();
         let layer_facts = self.model.check()?;
         let settings = &self.settings;
-        settings.check()?;
+        settings.check(&self.model.layers)?;
         let backend = settings.backend()?;
         let loss = self.loss.clone().ok_or(missing("loss", "loss"))?;
         let device = first_device(&*backend)?;
         let used = std::slice::from_ref(&device);
-        check_compute_dtype(settings.compute_dtype, used, &self.model.layers, &layer_facts)?;
+        let precision = Precision::new(settings, used, &self.model.layers, &layer_facts)?;
         if let Some(optimizer) = &settings.optimizer {
             check_optimizer(optimizer, &self.model.layers, &layer_facts)?;
         }
@@ -75,7 +76,7 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
             skip_values: vec![SkipValues::new(); sizes.len()],
         };
         skips_of(&self.model.layers, &layer_facts)?;
-        let bench = self.bench(backend, device, side, profiling);
+        let bench = self.bench(backend, device, precision, side, profiling);
         let (layers, workspace) = bench.measure_all(&self.model.layers, start, (loss, targets))?;
         let name = format!("{} {}", bench.backend.name(), bench.backend.device_name(&bench.device));
         Ok(Profile::new(name, layers)?.with_workspace(workspace))
@@ -86,17 +87,18 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
         &self,
         backend: Arc<dyn Backend>,
         device: Device,
+        precision: Precision,
         side: Vec<SideValues>,
         profiling: &'a Profiling,
     ) -> Bench<'a> {
-        let Settings { optimizer, rates, seed, compute_dtype, atomic_updates, .. } = &self.settings;
+        let Settings { optimizer, rates, seed, atomic_updates, .. } = &self.settings;
         let mut rates = rates.clone().unwrap_or_else(|| ModuleLrScheduler::new(1e-3));
         Bench {
             backend,
             device,
             seed: *seed,
             optimizer: optimizer.clone().unwrap_or_else(|| SgdConfig::new().init()),
-            compute: *compute_dtype,
+            precision,
             rate: rates.step(),
             atomic_updates: *atomic_updates,
             side,
@@ -171,7 +173,7 @@ pub(super) struct Bench<'a> {
     pub(super) device: Device,
     pub(super) seed: u64,
     pub(super) optimizer: ModuleOptimizer,
-    pub(super) compute: Option<FloatDType>,
+    pub(super) precision: Precision,
     pub(super) rate: ModuleLearningRate,
     pub(super) atomic_updates: bool,
     pub(super) side: Vec<SideValues>,
@@ -222,14 +224,16 @@ impl Bench<'_> {
         start: &Start,
         loss: &LossAndTargets,
     ) -> Subject {
-        let context = MakeContext {
-            seed: self.seed,
-            device: &self.device,
-            optimizer: &self.optimizer,
-            compute: self.compute,
+        let make = |layer_spec: &LayerSpec| {
+            (layer_spec.make)(&MakeContext {
+                seed: self.seed,
+                device: &self.device,
+                optimizer: &self.optimizer,
+                compute: self.precision.of_layer(&layer_spec.name),
+            })
         };
         Subject {
-            layers: layer_specs.iter().map(|layer_spec| (layer_spec.make)(&context)).collect(),
+            layers: layer_specs.iter().map(make).collect(),
             backend: Arc::clone(&self.backend),
             device: self.device.clone(),
             is_first: start.is_first,

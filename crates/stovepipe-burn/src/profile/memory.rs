@@ -6,7 +6,7 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use stovepipe_schedule::LayerMemory;
 
 use crate::autodiff::tape::Forward;
-use crate::error::StageError;
+use crate::error::stage::StageError;
 use crate::layer::context::Pass;
 use crate::parameters::averaging::Averaging;
 use crate::profile::counter::{Count, MemoryCounter};

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use stovepipe_runtime::{PlainThread, RankSetup, Workers};
 use stovepipe_schedule::{Mode, Rank, Stage};
 
-use crate::error::{BuildError, TrainError};
+use crate::error::build::BuildError;
+use crate::error::train::TrainError;
 use crate::parameters::generator::LentGenerator;
 use crate::pipeline::builder::Builder;
 use crate::pipeline::spec::PipelineSpec;
@@ -16,6 +17,7 @@ use crate::profile::counter::{Count, MemoryCounter};
 use crate::profile::stand_in::{RehearsedStage, StandIn};
 use crate::profile::traffic::Traffic;
 use crate::stage::batch::{Task, Values};
+use crate::stage::tied_gradients::TiedUses;
 use crate::value::boundary::{Boundary, into_packet};
 use crate::value::packet::Packet;
 use crate::value::side::{SideKind, SideValues, give};
@@ -142,10 +144,16 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
 fn stand_ins(spec: &PipelineSpec, rank: Rank, traffic: &Arc<Traffic>) -> RankSetup<RehearsedStage> {
     let stages = spec.partition.parts();
     let own = Stage::first(stages).filter(|stage| spec.planner.placement[stage.index()] == rank);
+    let shapes = Arc::new(spec.shapes_of_ties());
     let stand_in = |stage: Stage| {
-        let (routes, traffic) = (spec.routes(stage), Arc::clone(traffic));
-        let is_last = stage.index() + 1 == stages;
-        let stand_in = StandIn { stage: stage.index(), is_last, routes, traffic };
+        let stand_in = StandIn {
+            stage: stage.index(),
+            is_last: stage.index() + 1 == stages,
+            routes: spec.routes(stage),
+            traffic: Arc::clone(traffic),
+            tied: TiedUses::of(stage, &spec.settings.ties, &spec.partition),
+            shapes: Arc::clone(&shapes),
+        };
         (stage, RehearsedStage::StandIn(stand_in))
     };
     RankSetup::new(own.map(stand_in).collect(), Box::new(PlainThread))

@@ -1,17 +1,22 @@
 //! The stages of a rehearsal: those of one rank at work, and stand-ins for all others.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use burn::tensor::TensorData;
 use stovepipe_runtime::{Begin, StageCompute};
-use stovepipe_schedule::{MicroBatch, StageRetention};
+use stovepipe_schedule::{MicroBatch, Stage, StageRetention};
 
-use crate::error::StageError;
+use crate::error::stage::StageError;
 use crate::profile::traffic::Traffic;
 use crate::stage::batch::Batch;
 use crate::stage::burn_stage::{BurnStage, StageOutput};
 use crate::stage::report::Report;
 use crate::stage::routes::Routes;
+use crate::stage::tied_gradients::TiedUses;
 use crate::value::packet::Packet;
+use crate::value::part::{HostPart, PartKind};
+use crate::value::wire::into_part;
 
 /// A stage that sends what was recorded, and throws away what it receives.
 pub(super) struct StandIn {
@@ -19,6 +24,9 @@ pub(super) struct StandIn {
     pub(super) is_last: bool,
     pub(super) routes: Routes,
     pub(super) traffic: Arc<Traffic>,
+    pub(super) tied: TiedUses,
+    /// The shapes of tied parameters, by path.
+    pub(super) shapes: Arc<BTreeMap<String, Vec<usize>>>,
 }
 
 impl StandIn {
@@ -34,6 +42,14 @@ impl StandIn {
         let chain_edge = self.routes.incoming.len().saturating_sub(1);
         let packets = self.traffic.packets(micro_batch, place, &self.routes.incoming, chain_edge);
         packets.iter().map(Packet::as_gradients).collect()
+    }
+
+    /// Returns zeros in the place of the gradients of tied parameters.
+    fn share(&self) -> Vec<(Stage, Packet)> {
+        self.tied.share(|_, path| {
+            let zeros = TensorData::zeros::<f32, _>(self.shapes.get(path)?.clone());
+            into_part(HostPart { kind: PartKind::Float, data: zeros }).ok()
+        })
     }
 
     /// Returns a report with a weight to divide by, on the last stage.
@@ -96,6 +112,20 @@ impl StageCompute for RehearsedStage {
         match self {
             Self::Real(stage) => stage.backward(micro_batch, gradients, retention),
             Self::StandIn(stage) => Ok(stage.backward(micro_batch.index())),
+        }
+    }
+
+    fn share(&mut self) -> Result<Vec<(Stage, Packet)>, StageError> {
+        match self {
+            Self::Real(stage) => stage.share(),
+            Self::StandIn(stage) => Ok(stage.share()),
+        }
+    }
+
+    fn take_shared(&mut self, values: Vec<(Stage, Packet)>) -> Result<(), StageError> {
+        match self {
+            Self::Real(stage) => stage.take_shared(values),
+            Self::StandIn(_) => Ok(()),
         }
     }
 

@@ -14,7 +14,7 @@ use crate::autodiff::layer_run::LayerRun;
 use crate::autodiff::loss_tape::LossTape;
 use crate::autodiff::tape::{Forward, Forwarded, Tape};
 use crate::backend::Backend;
-use crate::error::StageError;
+use crate::error::stage::StageError;
 use crate::layer::context::{ForwardKey, Pass, SkipValues};
 use crate::loss::erasure::ErasedLoss;
 use crate::parameters::averaging::Averaging;

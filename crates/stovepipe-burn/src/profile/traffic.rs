@@ -5,7 +5,9 @@ use stovepipe_schedule::Rank;
 
 use crate::autodiff::layer_run::LayerRun;
 use crate::autodiff::tape::{Forward, Forwarded};
-use crate::error::{BuildError, StageError, TrainError};
+use crate::error::build::BuildError;
+use crate::error::stage::StageError;
+use crate::error::train::TrainError;
 use crate::layer::context::{ForwardKey, Pass, SkipValues};
 use crate::pipeline::spec::PipelineSpec;
 use crate::stage::batch::Batch;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use stovepipe_runtime::Agreement;
 
-use crate::error::TrainError;
+use crate::error::train::TrainError;
 use crate::stage::split::micro_batch_ranges;
 use crate::value::packet::Packet;
 use crate::value::side::{SideValues, slice_all};
@@ -29,6 +29,11 @@ impl Task {
     /// Returns whether a backward follows the forward.
     pub(crate) fn trains(&self) -> bool {
         matches!(self, Self::Train(_) | Self::Accumulate | Self::Gradients)
+    }
+
+    /// Returns whether the gradients are used now, and not kept for a later step.
+    pub(crate) fn uses_gradients(&self) -> bool {
+        matches!(self, Self::Train(_) | Self::Gradients)
     }
 }
 

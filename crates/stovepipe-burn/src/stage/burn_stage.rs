@@ -6,16 +6,17 @@ use std::sync::Arc;
 
 use burn::tensor::{Device, TensorData};
 use stovepipe_runtime::{Agreement, Begin, StageCompute};
-use stovepipe_schedule::{MicroBatch, StageRetention};
+use stovepipe_schedule::{MicroBatch, Stage, StageRetention};
 
 use crate::autodiff::erased_layer::ErasedLayer;
-use crate::error::StageError;
+use crate::error::stage::StageError;
 use crate::loss::erasure::ErasedLoss;
 use crate::stage::batch::Batch;
 use crate::stage::report::Report;
 use crate::stage::routes::Routes;
 use crate::stage::settings::StageSettings;
 use crate::stage::step::StageStep;
+use crate::stage::tied_gradients::TiedUses;
 use crate::value::packet::Packet;
 
 /// The results of a step that leave the stage.
@@ -41,8 +42,7 @@ pub(crate) struct BurnStage {
     pub(crate) loss: Option<Arc<ErasedLoss>>,
     pub(crate) settings: StageSettings,
     pub(crate) routes: Routes,
-    /// The number of its first layer in the model.
-    pub(crate) first_layer: usize,
+    pub(crate) tied: TiedUses,
     pub(crate) carried: Carried,
     /// The step that runs.
     pub(crate) current: Option<StageStep>,
@@ -151,6 +151,14 @@ impl StageCompute for BurnStage {
         let gradients = self.run_backward(micro_batch.index(), gradients, retention)?;
         self.flush()?;
         Ok(gradients)
+    }
+
+    fn share(&mut self) -> Result<Vec<(Stage, Packet)>, StageError> {
+        self.complete_gradients()
+    }
+
+    fn take_shared(&mut self, values: Vec<(Stage, Packet)>) -> Result<(), StageError> {
+        self.add_tied(values)
     }
 
     fn finish(&mut self) -> Result<Vec<u8>, StageError> {

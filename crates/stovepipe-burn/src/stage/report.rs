@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::error::StageError;
+use crate::error::stage::StageError;
 use crate::model::ties::Tie;
 
 /// The report of one stage.
@@ -21,8 +21,6 @@ pub(crate) struct Report {
     pub(crate) metrics: Vec<(f64, f64)>,
     /// The paths of the parameters that are to be trained and have no gradient.
     pub(crate) without_gradient: Vec<String>,
-    /// The gradients of uses of tied parameters, each with its number among all uses.
-    pub(crate) tied: Vec<(u64, Vec<f32>)>,
 }
 
 impl Report {
@@ -32,10 +30,9 @@ impl Report {
     ///
     /// - the counts of the four lists of floats, as `u64`;
     /// - squared norms and added losses, then the pairs of losses and metrics, as `f64`;
-    /// - the number of paths without a gradient and, for each, its length and its UTF-8;
-    /// - for each tied gradient its number and its length as `u64`, and its values as `f32`.
+    /// - the number of paths without a gradient and, for each, its length and its UTF-8.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let Self { squared_norms, added, losses, metrics, without_gradient, tied } = self;
+        let Self { squared_norms, added, losses, metrics, without_gradient } = self;
         let counts = [squared_norms.len(), added.len(), losses.len(), metrics.len()];
         let pairs = losses.iter().chain(metrics).flat_map(|&(sum, weight)| [sum, weight]);
         let numbers = squared_norms.iter().chain(added).copied().chain(pairs);
@@ -45,11 +42,6 @@ impl Report {
         for path in without_gradient {
             bytes.extend((path.len() as u64).to_le_bytes());
             bytes.extend(path.as_bytes());
-        }
-        for (number, gradient) in tied {
-            bytes.extend(number.to_le_bytes());
-            bytes.extend((gradient.len() as u64).to_le_bytes());
-            bytes.extend(gradient.iter().flat_map(|value| value.to_le_bytes()));
         }
         bytes
     }
@@ -81,18 +73,8 @@ impl Report {
             without_gradient.push(str::from_utf8(path).ok()?.to_owned());
             rest = after;
         }
-        bytes = rest;
-        let mut tied = Vec::new();
-        while let Some((number, rest)) = bytes.split_first_chunk::<8>() {
-            let (count, rest) = rest.split_first_chunk::<8>()?;
-            let count = usize::try_from(u64::from_le_bytes(*count)).ok()?;
-            let (values, rest) = rest.split_at_checked(count.checked_mul(4)?)?;
-            let values = values.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
-            tied.push((u64::from_le_bytes(*number), values.collect()));
-            bytes = rest;
-        }
-        let report = Self { squared_norms, added, losses, metrics, without_gradient, tied };
-        bytes.is_empty().then_some(report)
+        let report = Self { squared_norms, added, losses, metrics, without_gradient };
+        rest.is_empty().then_some(report)
     }
 
     /// Reads the reports of all stages, in their order.
@@ -151,11 +133,11 @@ pub(crate) fn without_gradient(reports: &[Report], ties: &[Tie]) -> Vec<String> 
 /// Returns the norm of the gradient over all stages, divided by `weight`; none if no layer
 /// reported its own.
 ///
-/// `tied_squares` is the sum of the squares of tied parameters, which is added last.
-pub(crate) fn norm_of(reports: &[Report], tied_squares: f64, weight: f64) -> Option<f64> {
+/// A tied parameter counts once, in the layer of its first use.
+pub(crate) fn norm_of(reports: &[Report], weight: f64) -> Option<f64> {
     let mut squares = reports.iter().flat_map(|report| &report.squared_norms).peekable();
     squares.peek()?;
-    Some((squares.sum::<f64>() + tied_squares).sqrt() / weight)
+    Some(squares.sum::<f64>().sqrt() / weight)
 }
 
 #[cfg(test)]
@@ -171,13 +153,12 @@ mod tests {
             losses: vec![(3.0, 2.0), (1.0, 0.5)],
             metrics: vec![(1.0, 2.0), (0.0, 2.0), (6.0, 1.0), (0.0, 1.0)],
             without_gradient: vec!["b.weight".to_owned(), "ä".to_owned()],
-            tied: vec![(3, vec![1.5, -2.0, 0.25]), (7, Vec::new())],
         };
         let sent = [first.encode(), last.encode()];
         let read = Report::decode_all(&sent).expect("readable");
         assert_eq!(read, [first, last]);
-        assert_eq!((sum_and_weight_of(&read), norm_of(&read, 0.0, 2.0)), ((4.0, 2.5), Some(2.5)));
-        assert_eq!(norm_of(&[Report::default()], 0.0, 1.0), None);
+        assert_eq!((sum_and_weight_of(&read), norm_of(&read, 2.0)), ((4.0, 2.5), Some(2.5)));
+        assert_eq!(norm_of(&[Report::default()], 1.0), None);
         assert_eq!(added_by_layers(&read), 1.0);
         let metrics = metrics_of(&read, &["a".to_owned(), "b".to_owned()]);
         assert_eq!(metrics.into_values().collect::<Vec<_>>(), [0.25, 3.0]);

@@ -42,7 +42,7 @@ use stovepipe_schedule::StageRetention;
 use crate::autodiff::layer_run::LayerRun;
 use crate::autodiff::loss_tape::LossTape;
 use crate::autodiff::tape::{Backwarded, Forward, Forwarded, free_abandoned};
-use crate::error::StageError;
+use crate::error::stage::StageError;
 use crate::layer::context::{ForwardKey, Pass, SkipValues};
 use crate::loss::LossSum;
 use crate::loss::erasure::wide;
@@ -168,6 +168,9 @@ impl BurnStage {
             };
             let Forwarded { outputs, tape, loss, stashed, observations } =
                 run.forward(&mut *self.layers[index], values, mode, pop)?;
+            self.check_finite(index, "its output", &outputs)?;
+            self.check_finite_skips(index, "the value that it stashes as", &stashed)?;
+            let current = self.current()?;
             if pass == Pass::Train && !observations.is_empty() {
                 current.observed.insert((index, micro_batch), observations);
             }
@@ -216,7 +219,10 @@ impl BurnStage {
             loss(wide(&outputs), target)?
         };
         let sum = if taped { result.sum.inner() } else { result.sum };
-        current.losses.insert(micro_batch, (sum, result.weight.inner()));
+        if self.settings.finds_non_finite && !Part::is_finite(&sum) {
+            return Err(StageError::LossNotFinite { what: "the loss" });
+        }
+        self.current()?.losses.insert(micro_batch, (sum, result.weight.inner()));
         Ok(())
     }
 
@@ -275,7 +281,9 @@ impl BurnStage {
         // 7
         let mut flowing = if self.is_last {
             let tape = self.current()?.loss_tapes.remove(&micro_batch);
-            tape.ok_or_else(|| self.gone(last))?.backward(scale)
+            let gradients = tape.ok_or_else(|| self.gone(last))?.backward(scale);
+            self.check_finite_loss(&gradients)?;
+            gradients
         } else {
             let (gradients, routes) = (self.receive_all(gradients)?, self.routes.outgoing.clone());
             let gradient =
@@ -296,6 +304,9 @@ impl BurnStage {
             }
             let Backwarded { inputs, popped } = self.layers[layer]
                 .guarded(|layer| layer.backward(tape, flowing, stashed, scale))?;
+            self.check_finite_parameters(layer)?;
+            self.check_finite(layer, "the gradient of its input", inputs.iter().flatten())?;
+            self.check_finite_skips(layer, "the gradient of the value that it pops as", &popped)?;
             let current = self.current()?;
             for (name, gradient) in popped {
                 current.skip_values.remove(&(micro_batch, name.clone()));

@@ -17,16 +17,13 @@ pub(crate) struct StageSettings {
     pub(crate) clipping: Option<Clipping>,
     /// Says whether a step whose gradients aren't finite overflows, instead of failing.
     pub(crate) forgets_overflows: bool,
+    /// Says whether every value is looked at, to name the first one that isn't finite.
+    pub(crate) finds_non_finite: bool,
     pub(crate) metrics: Arc<[Box<ErasedLoss>]>,
     pub(crate) ties: Arc<[Tie]>,
 }
 
 impl StageSettings {
-    /// Returns the paths of all uses of tied parameters.
-    pub(crate) fn tied_paths(&self) -> HashSet<String> {
-        self.ties.iter().flatten().map(|tied| tied.path.clone()).collect()
-    }
-
     /// Returns the paths of all uses of tied parameters except the first of each.
     pub(crate) fn tied_copies(&self) -> HashSet<String> {
         let copies = self.ties.iter().flat_map(|tie| tie.iter().skip(1));

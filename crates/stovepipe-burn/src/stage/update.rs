@@ -5,74 +5,108 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use burn::tensor::Tensor;
+use stovepipe_schedule::Stage;
 
 use crate::autodiff::tape::free_abandoned;
-use crate::error::StageError;
+use crate::backend::error::BackendError;
+use crate::error::stage::StageError;
 use crate::layer::statistics::{Observation, commit_observations};
 use crate::loss::Weight;
 use crate::parameters::averaging::{Averaging, Clipping};
 use crate::stage::batch::Task;
 use crate::stage::burn_stage::{BurnStage, Carried};
 use crate::stage::report::{Report, norm_of, sum_and_weight_of};
-use crate::stage::tied_gradients::{tied_squared_norm, tied_sums};
+use crate::value::packet::Packet;
+use crate::value::reading::{Places, Reading};
 
 impl BurnStage {
-    /// Completes the gradients, and reports what all stages must know of them.
-    pub(super) fn report(&mut self) -> Result<Report, StageError> {
+    /// Completes the gradients of the layers. Returns those of tied parameters that other stages
+    /// need.
+    pub(super) fn complete_gradients(&mut self) -> Result<Vec<(Stage, Packet)>, StageError> {
         let batch = Arc::clone(&self.current()?.batch);
-        let task = &batch.task;
-        let keeps_gradients = matches!(task, Task::Train(_) | Task::Accumulate);
+        let keeps_gradients = matches!(batch.task, Task::Train(_) | Task::Accumulate);
         // Gradients that were carried over may have been made at another scale.
         let carried = keeps_gradients.then_some(batch.scale / self.carried.scale);
         for layer in &mut self.layers {
             layer.complete(carried);
         }
-        if task.trains() {
-            // All are asked, whatever the first one says.
-            let forgot = self.layers.iter_mut().map(|layer| layer.forget_unused());
-            if forgot.fold(false, |any, forgot| any | forgot) {
-                free_abandoned(&self.device);
-            }
+        // All are asked, whatever the first one says.
+        let forgot = self.layers.iter_mut().map(|layer| layer.forget_unused());
+        if forgot.fold(false, |any, forgot| any | forgot) {
+            free_abandoned(&self.device);
         }
+        if !batch.task.uses_gradients() {
+            return Ok(Vec::new());
+        }
+        let given = self.tied.share(|layer, path| self.layers[layer].gradient(path));
+        if !given.is_empty() {
+            self.flush()?;
+        }
+        Ok(given)
+    }
+
+    /// Adds the gradients of tied parameters.
+    pub(super) fn add_tied(&mut self, given: Vec<(Stage, Packet)>) -> Result<(), StageError> {
+        let receive = |(stage, packet)| Ok((stage, self.receive(packet)?));
+        let given = given.into_iter().map(receive).collect::<Result<_, StageError>>()?;
+        if self.current()?.batch.task.uses_gradients() {
+            self.tied.take_shared(&mut self.layers, given);
+        }
+        Ok(())
+    }
+
+    /// Reports what all stages must know of the step.
+    pub(super) fn report(&mut self) -> Result<Report, StageError> {
+        let batch = Arc::clone(&self.current()?.batch);
+        let task = &batch.task;
+        let keeps_gradients = matches!(task, Task::Train(_) | Task::Accumulate);
         let clips_by_norm = matches!(self.settings.clipping, Some(Clipping::Norm(_)));
         let checks_gradients = self.settings.forgets_overflows && matches!(task, Task::Gradients);
-        let squared_norms = if checks_gradients
+        let squares: Vec<Vec<Tensor<1>>> = if checks_gradients
             || keeps_gradients && (clips_by_norm || self.settings.forgets_overflows)
         {
             // Gradients that are accumulated are checked as well: what isn't finite must not be
-            // kept for the next update. Their tied parameters aren't reported apart, and so
-            // count here.
-            let excluded = match task {
-                Task::Train(_) | Task::Gradients => self.settings.tied_paths(),
-                _ => HashSet::new(),
+            // kept for the next update. Those of tied parameters aren't added yet.
+            let excluded = match task.uses_gradients() {
+                true => self.settings.tied_copies(),
+                false => HashSet::new(),
             };
-            self.layers.iter().map(|layer| layer.squared_norm(&excluded)).collect()
+            self.layers.iter().map(|layer| layer.squares(&excluded)).collect()
         } else {
             Vec::new()
         };
-        let mut tied = Vec::new();
-        if matches!(task, Task::Train(_) | Task::Gradients) {
-            for (number, (layer, path)) in self.tied_uses() {
-                tied.extend(self.layers[layer].gradient(&path).map(|g| (number, g)));
-            }
-        }
         let without_gradient = match task {
             Task::Train(_) => {
                 self.layers.iter().flat_map(|layer| layer.without_gradient()).collect()
             }
             _ => Vec::new(),
         };
-        // The step reads from the device only here and for the norms.
         let current = self.current()?;
-        let value = |sum: &Tensor<1>| sum.to_data().iter::<f64>().sum::<f64>();
-        let pair = |(sum, weight): &(Tensor<1>, Weight)| (value(sum), weight.read());
+        // All that a step reads from the device, it reads here at once.
+        let mut reading = Reading::default();
+        let squares: Vec<Places> = squares.into_iter().map(|sums| reading.add(sums)).collect();
+        let added: Vec<Places> =
+            current.added.values().map(|sum| reading.add([sum.clone()])).collect();
+        let mut pair = |(sum, weight): &(Tensor<1>, Weight)| {
+            let sum = reading.add([sum.clone()]);
+            match weight {
+                Weight::Known(weight) => (sum, *weight, reading.add([])),
+                Weight::OnDevice(weight) => (sum, 0.0, reading.add([weight.clone()])),
+            }
+        };
+        let losses: Vec<_> = current.losses.values().map(&mut pair).collect();
+        let metrics: Vec<_> = current.metrics.values().map(&mut pair).collect();
+        let backend = self.settings.backend.name();
+        let sums = reading.read().map_err(|reason| BackendError::failed(backend, reason))?;
+        let number = |places: &Places| sums.at(places);
+        let numbers =
+            |(sum, known, weight): &(Places, f64, Places)| (number(sum), known + number(weight));
         Ok(Report {
-            squared_norms,
-            added: current.added.values().map(value).collect(),
-            losses: current.losses.values().map(pair).collect(),
-            metrics: current.metrics.values().map(pair).collect(),
+            squared_norms: squares.iter().map(number).collect(),
+            added: added.iter().map(number).collect(),
+            losses: losses.iter().map(numbers).collect(),
+            metrics: metrics.iter().map(numbers).collect(),
             without_gradient,
-            tied,
         })
     }
 
@@ -87,12 +121,8 @@ impl BurnStage {
         if !(weight.is_finite() && (weight > 0.0 || matches!(batch.task, Task::Accumulate))) {
             return Err(StageError::Weight { weight });
         }
-        let sums = tied_sums(&self.settings.ties, reports);
-        for (layer, path, sum) in self.sums_of_uses(&sums) {
-            self.layers[layer].set_gradient(&path, sum);
-        }
         // The norm of the sums, since a mini-batch that is accumulated may have no weight.
-        let norm = norm_of(reports, tied_squared_norm(&sums), 1.0);
+        let norm = norm_of(reports, 1.0);
         let hands_out_gradients = matches!(batch.task, Task::Gradients);
         if let Some(norm) = norm.filter(|norm| !norm.is_finite() && !hands_out_gradients) {
             // All stages see the same norm, and so does the pipeline.
@@ -161,32 +191,6 @@ impl BurnStage {
             Task::Gradients | Task::Evaluate | Task::Predict => {}
         }
         Ok(())
-    }
-
-    /// Returns this stage's uses of tied parameters: the number among all uses, the layer of
-    /// the stage and the path.
-    fn tied_uses(&self) -> Vec<(u64, (usize, String))> {
-        let uses = self.settings.ties.iter().flatten().enumerate();
-        let own = uses.filter_map(|(number, tied)| {
-            let layer = tied.layer.checked_sub(self.first_layer)?;
-            (layer < self.layers.len()).then(|| (number as u64, (layer, tied.path.clone())))
-        });
-        own.collect()
-    }
-
-    /// Returns the layer of the stage, the path and the sum of gradients for each of these
-    /// uses.
-    ///
-    /// Uses of parameters without a gradient are absent.
-    fn sums_of_uses<'a>(&self, sums: &'a [Option<Vec<f32>>]) -> Vec<(usize, String, &'a [f32])> {
-        let sum_by_use =
-            self.settings.ties.iter().zip(sums).flat_map(|(tie, sum)| tie.iter().map(move |_| sum));
-        let sum_by_use: Vec<_> = sum_by_use.collect();
-        let uses = self.tied_uses().into_iter();
-        uses.filter_map(|(number, (layer, path))| {
-            Some((layer, path, &**sum_by_use[number as usize].as_ref()?))
-        })
-        .collect()
     }
 
     /// Moves running statistics by the observations of the step.

@@ -46,6 +46,10 @@ pub(crate) trait Part: Any + Send + Sync {
     ///
     /// It is `None` for other than float tensors, or if the gradient has another kind or rank.
     fn seed(&self, gradient: &dyn Part) -> Option<Tensor<1>>;
+    /// Says whether all its numbers are finite. Waits for the device.
+    fn is_finite(&self) -> bool;
+    /// Returns the sum with a float tensor of the same rank and shape, or `None` for anything else.
+    fn add(&self, other: &dyn Part) -> Option<Box<dyn Part>>;
     /// Takes the leaf's gradient out, if the backward reached the leaf.
     fn take_gradient(&self, gradients: &mut Gradients) -> Option<Box<dyn Part>>;
     /// Returns a contiguous piece along the first axis.
@@ -204,8 +208,19 @@ impl<const D: usize> Part for Tensor<D> {
 
     fn seed(&self, gradient: &dyn Part) -> Option<Tensor<1>> {
         let gradient = gradient.as_any().downcast_ref::<Self>()?;
+        // What takes the value may have cast it.
+        let gradient = Tensor::from_inner(dtype::cast(gradient.clone(), self.dtype()));
         // Seeds of several types are added to each other, and to the losses that layers add.
-        Some(dtype::widen((self.clone() * Tensor::from_inner(gradient.clone())).sum()))
+        Some(dtype::widen((self.clone() * gradient).sum()))
+    }
+
+    fn is_finite(&self) -> bool {
+        dtype::widen(self.clone()).is_finite().all().into_scalar()
+    }
+
+    fn add(&self, other: &dyn Part) -> Option<Box<dyn Part>> {
+        let other = other.as_any().downcast_ref::<Self>()?;
+        Some(Box::new(self.clone() + other.clone()))
     }
 
     fn take_gradient(&self, gradients: &mut Gradients) -> Option<Box<dyn Part>> {
@@ -244,6 +259,14 @@ macro_rules! untracked_part {
             }
 
             fn seed(&self, _: &dyn Part) -> Option<Tensor<1>> {
+                None
+            }
+
+            fn is_finite(&self) -> bool {
+                true
+            }
+
+            fn add(&self, _: &dyn Part) -> Option<Box<dyn Part>> {
                 None
             }
 
@@ -318,6 +341,14 @@ impl Part for Absent {
     }
 
     fn seed(&self, _: &dyn Part) -> Option<Tensor<1>> {
+        None
+    }
+
+    fn is_finite(&self) -> bool {
+        true
+    }
+
+    fn add(&self, _: &dyn Part) -> Option<Box<dyn Part>> {
         None
     }
 

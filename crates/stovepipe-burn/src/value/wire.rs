@@ -45,7 +45,7 @@ const TYPES: [DType; 13] = [
 ];
 
 /// Makes a tensor on the host of a part's elements.
-fn into_part(part: HostPart) -> Result<Box<dyn Part>, WireError> {
+pub(crate) fn into_part(part: HostPart) -> Result<Box<dyn Part>, WireError> {
     fn tensor<const D: usize>(HostPart { kind, data }: HostPart) -> Box<dyn Part> {
         let options = (&Device::flex(), data.dtype());
         match kind {

@@ -1,8 +1,6 @@
 //! Every entry of every registry is in the command line's help, in what it accepts, in the tuner,
 //! and in the documents. So an entry needs its own file and its registry, and nothing else by hand.
 
-use std::path::PathBuf;
-
 use serde_json::Value;
 use stovepipe_checkpoint::policies;
 use stovepipe_partition::partitioners;
@@ -13,7 +11,8 @@ use crate::tuning::profile;
 
 /// All documents in one text.
 fn documents() -> String {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    // Cargo runs tests in their package's folder.
+    let folder = std::env::current_dir().expect("a folder").join("../../docs");
     let files = std::fs::read_dir(folder).expect("the documents");
     let files = files.map(|file| file.expect("a document").path());
     files

@@ -147,6 +147,26 @@ fn skips_carry_values_and_gradients_directly() {
 }
 
 #[test]
+fn stages_exchange_what_they_share() {
+    // Stages 0 and 2 on two ranks, then on one.
+    let apart = OneFOneB.plan(Shape::new(3, 2)).expect("a plan");
+    let rows = ["0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1", "1F0 1F1 1B0 1B1"];
+    let together = Plan::parse(rows.map(str::split_whitespace)).expect("valid");
+    for plan in [apart, together] {
+        let program = program(&plan, &Retention::keep_all(&plan));
+        let mut workers = pipeline(&plan, &Edges::chain(3), &[vec![2.0], vec![3.0], vec![2.0]]);
+        for (stage, partner) in [(0, 2), (2, 0)] {
+            let partner = Some(Stage::new(partner));
+            workers.visit(Stage::new(stage), move |toy| toy.partner = partner).expect("there");
+        }
+        // y = w 3 w x: dy/dw = 6 w x = 12 x, summed over x = 1 and 2.
+        workers.step(&program, batch(&[1.0, 2.0])).expect("runs");
+        let shared = 2.0 - 36.0;
+        assert_eq!(weights(&mut workers, 3), [[shared], [3.0 - 12.0], [shared]]);
+    }
+}
+
+#[test]
 fn training_and_evaluation_in_any_order() {
     let plan = OneFOneB.plan(Shape::new(2, 3)).expect("a plan");
     let evaluation = ForwardOnly::on_placement_of(&plan, 3).expect("a plan");

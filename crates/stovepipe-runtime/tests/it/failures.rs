@@ -29,8 +29,8 @@ fn failing(fault: Fault) -> Arc<Batch> {
 #[test]
 fn a_failure_anywhere_is_located_and_changes_nothing() {
     silence_worker_panics();
-    let whole =
-        [StepPhase::Begin, StepPhase::Finish, StepPhase::Prepare].map(|phase| (phase, None));
+    let whole = [StepPhase::Begin, StepPhase::Share, StepPhase::Finish, StepPhase::Prepare];
+    let whole = whole.map(|phase| (phase, None));
     let each = [StepPhase::Forward, StepPhase::Recompute, StepPhase::Backward]
         .into_iter()
         .flat_map(|phase| (0..SAMPLES.len()).map(move |m| (phase, Some(m))));

@@ -40,6 +40,8 @@ pub(crate) struct OnFire;
 pub(crate) struct Toy<const SPLITS: bool = false> {
     pub(crate) weights: Vec<f64>,
     pub(crate) edges: Edges,
+    /// A stage that has the same first weight.
+    pub(crate) partner: Option<Stage>,
     stage: usize,
     gradients: Vec<f64>,
     /// Added to the gradients by `W`.
@@ -60,6 +62,7 @@ impl<const SPLITS: bool> Toy<SPLITS> {
             pending: HashMap::new(),
             weights,
             edges: edges.clone(),
+            partner: None,
             stage,
             kept: HashMap::new(),
             dropped: HashMap::new(),
@@ -178,6 +181,17 @@ impl<const SPLITS: bool> StageCompute for Toy<SPLITS> {
         self.may_fail(StepPhase::BackwardWeight, Some(m))?;
         let weight_gradients = self.pending.remove(&m).expect("its input came first");
         self.accumulate(&weight_gradients);
+        Ok(())
+    }
+
+    fn share(&mut self) -> Result<Vec<(Stage, f64)>, OnFire> {
+        self.may_fail(StepPhase::Share, None)?;
+        Ok(self.partner.map(|partner| (partner, self.gradients[0])).into_iter().collect())
+    }
+
+    fn take_shared(&mut self, values: Vec<(Stage, f64)>) -> Result<(), OnFire> {
+        assert!(values.iter().map(|(stage, _)| *stage).eq(self.partner));
+        self.gradients[0] += values.iter().map(|(_, gradient)| gradient).sum::<f64>();
         Ok(())
     }
 

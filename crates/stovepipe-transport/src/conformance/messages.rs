@@ -74,12 +74,12 @@ pub async fn out_of_order_tags(endpoint: &Endpoint, step: u64) -> Verdict {
             let plain = tag(step, 0, from, to);
             let from_stage = plain.from_stage + 100;
             let to_stage = plain.to_stage + 100;
-            let direction = Direction::Backward;
             let fields = [
                 plain,
                 Tag { from_stage, ..plain },
                 Tag { to_stage, ..plain },
-                Tag { direction, ..plain },
+                Tag { direction: Direction::Backward, ..plain },
+                Tag { direction: Direction::Shared, ..plain },
             ];
             fields.into_iter().chain((1..8).map(move |m| tag(step, m, from, to)))
         };

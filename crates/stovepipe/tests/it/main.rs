@@ -4,8 +4,10 @@
 //! `memory` count its bytes, `jobs` is started by `mpirun`, `downstream` runs Cargo.
 
 mod batch_norm;
+mod dtypes;
 mod exactness;
 mod failures;
+mod finiteness;
 mod no_trace;
 mod partition;
 mod precision;

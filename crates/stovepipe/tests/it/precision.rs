@@ -232,7 +232,7 @@ fn one_layer_that_overflows_stops_all_others() {
 }
 
 #[test]
-fn what_leaves_a_layer_is_of_the_type_that_it_computes_in() {
+fn what_enters_a_layer_is_of_the_type_that_it_computes_in() {
     // A sum in 32 bits, as for a norm.
     let model = || {
         embed()

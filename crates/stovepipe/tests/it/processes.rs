@@ -1,8 +1,6 @@
 //! Pipelines of which each rank is built and driven apart, as in processes, over in-process
 //! channels: the same bits as in one piece, and refused where ranks were set up differently.
 
-use std::thread;
-
 use stovepipe::burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use stovepipe::burn::module::ParamGroup;
 use stovepipe::burn::optim::decay::WeightDecayConfig;
@@ -13,28 +11,13 @@ use stovepipe::recompute::{ExceptLast, Never};
 use stovepipe::schedule::{GPipe, OneFOneB};
 use stovepipe::transport::InProcess;
 use stovepipe::{BuildError, Builder, Packet};
-use stovepipe_testkit::{Bits, Classifier, Setup, Tokens, batch, build, parameter_bits};
+use stovepipe_testkit::{Bits, Classifier, Setup, Tokens, batch, build, on_ranks, parameter_bits};
 
 type ToyBuilder = Builder<Tokens, Tensor<3>, Tokens>;
 
 fn builder(stages: usize) -> ToyBuilder {
     let (schedule, policy) = (Box::new(OneFOneB), Box::new(ExceptLast));
     Setup { stages, micro_batches: 3, schedule, policy, ..Setup::default() }.builder()
-}
-
-/// Runs each rank on a thread of its own.
-fn on_ranks<R: Send + 'static>(
-    ranks: usize,
-    act: impl Fn(usize, InProcess<Packet>) -> R + Clone + Send + 'static,
-) -> Vec<R> {
-    let endpoints = InProcess::group(ranks).into_iter().enumerate();
-    let threads: Vec<_> = endpoints
-        .map(|(rank, endpoint)| {
-            let act = act.clone();
-            thread::spawn(move || act(rank, endpoint))
-        })
-        .collect();
-    threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
 }
 
 /// Everything that a pipeline says and becomes.

@@ -1,9 +1,13 @@
 //! Real sizes and long recurrences change no bit; a rank without a worker is named.
 
 use stovepipe::burn::module::{Module, Param};
-use stovepipe::burn::nn::Initializer;
-use stovepipe::burn::optim::SgdConfig;
-use stovepipe::burn::tensor::{Device, Tensor};
+use stovepipe::burn::nn::attention::{MhaInput, MultiHeadAttention, MultiHeadAttentionConfig};
+use stovepipe::burn::nn::{
+    EmbeddingConfig, Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig,
+};
+use stovepipe::burn::optim::{AdamConfig, SgdConfig};
+use stovepipe::burn::tensor::activation::gelu;
+use stovepipe::burn::tensor::{Device, Int, Tensor};
 use stovepipe::prelude::*;
 use stovepipe::schedule::GPipe;
 use stovepipe::{BackendError, Boundary, Builder, Loss, LossSum, RankThread};
@@ -105,6 +109,88 @@ fn losses_over_millions_of_elements_are_the_same_bits_for_any_number_of_threads(
         LossSum::of_terms((output - target).abs(), elements)
     };
     same(losses(absolute, &values));
+}
+
+/// A block of a transformer, as wide as a small one.
+#[derive(Module, Debug)]
+struct Block {
+    norm: LayerNorm,
+    attention: MultiHeadAttention,
+    up: Linear,
+    down: Linear,
+}
+
+const DIM: usize = 256;
+const VOCABULARY: usize = 4096;
+
+impl Block {
+    fn new(device: &Device) -> Self {
+        Self {
+            norm: LayerNormConfig::new(DIM).init(device),
+            attention: MultiHeadAttentionConfig::new(DIM, 4).with_dropout(0.0).init(device),
+            up: LinearConfig::new(DIM, 4 * DIM).init(device),
+            down: LinearConfig::new(4 * DIM, DIM).init(device),
+        }
+    }
+}
+
+impl Layer for Block {
+    type Input = Tensor<3>;
+    type Output = Tensor<3>;
+
+    fn forward(&self, x: Tensor<3>, context: &mut LayerContext<'_>) -> Tensor<3> {
+        let normed = self.norm.forward(x.clone());
+        let x = x + self.attention.forward(MhaInput::self_attn(normed)).context;
+        let hidden = context.dropout(gelu(self.up.forward(x.clone())), 0.1);
+        x + self.down.forward(hidden)
+    }
+}
+
+/// Logits by the vectors of the embedding.
+#[derive(Module, Debug)]
+struct Head {
+    weight: Param<Tensor<2>>,
+}
+
+impl Layer for Head {
+    type Input = Tensor<3>;
+    type Output = Tensor<3>;
+
+    fn forward(&self, x: Tensor<3>, _: &mut LayerContext<'_>) -> Tensor<3> {
+        x.matmul(self.weight.val().transpose().unsqueeze())
+    }
+}
+
+#[test]
+fn training_at_real_widths_gives_the_same_bits_for_any_number_of_threads() {
+    // 1,024 tokens in a micro-batch: activations of 256 Ki elements, logits of 4 Mi.
+    let ids = |shift: i64| {
+        let ids = Tensor::<1, Int>::arange(0..2048, &Device::flex());
+        (ids * 37 + shift).remainder_scalar(VOCABULARY as i64).reshape([64, 32])
+    };
+    let run = |(stages, threads)| {
+        let embedding = |d: &Device| EmbeddingConfig::new(VOCABULARY, DIM).init(d);
+        let uniform = Initializer::Uniform { min: -0.02, max: 0.02 };
+        let model = Sequential::<Tensor<2, Int>>::new()
+            .push_module("embed", embedding, |m, ids| m.forward(ids))
+            .push("block", Block::new)
+            .push("head", move |d| Head { weight: uniform.init([VOCABULARY, DIM], d) })
+            .tie(["embed.weight", "head.weight"]);
+        let builder = Pipeline::builder(model).loss(CrossEntropy).micro_batches(2);
+        let builder = builder.backend(Flex::new().threads(threads)).stages(stages);
+        let builder = builder.optimizer(AdamConfig::new().init()).learning_rate(1e-3);
+        let builder = builder.clip_gradients(Clipping::Norm(0.1)).seed(7);
+        let mut pipeline = builder.build().expect("a pipeline");
+        let step = pipeline.step(ids(0), ids(1)).expect("a step");
+        let after = pipeline.evaluate(ids(0), ids(1)).expect("a loss").loss;
+        assert!(after < step.loss, "{after} after {}", step.loss);
+        let norm = step.gradient_norm.expect("it is measured");
+        (step.loss.to_bits(), norm.to_bits(), after.to_bits(), parameter_bits(&mut pipeline))
+    };
+    let expected = run((1, 1));
+    for other in [(1, 2), (1, 3), (1, 8), (3, 1), (3, 2), (2, 3), (3, 8)] {
+        assert!(run(other) == expected, "stages and threads {other:?}");
+    }
 }
 
 /// Multiplies very often, one time after the other.

@@ -1,14 +1,19 @@
 //! Tied parameters: one parameter in several layers, on whatever stages they are.
 
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
 use stovepipe::burn::module::{Module, Param};
 use stovepipe::burn::nn::{Embedding, EmbeddingConfig, Initializer, LinearConfig};
 use stovepipe::burn::optim::SgdConfig;
 use stovepipe::burn::tensor::{Device, Tensor};
 use stovepipe::prelude::*;
-use stovepipe::{BuildError, Builder};
+use stovepipe::schedule::OneFOneB;
+use stovepipe::transport::{Direction, InProcess, Tag, Transport, TransportError};
+use stovepipe::{BuildError, Builder, LayerCosts, Packet};
 use stovepipe_testkit::{
-    CLASSES, DIM, LinearLayers, Tokens, batch, classifier, on_one_stage, parameter_bits,
-    relative_difference, same_on_any_cut, train,
+    Bits, CLASSES, DIM, LinearLayers, Tokens, batch, classifier, on_one_stage, on_ranks,
+    parameter_bits, relative_difference, same_on_any_cut, train,
 };
 
 /// Logits by the embedding's own vectors.
@@ -132,6 +137,87 @@ fn the_gradient_is_that_of_one_parameter_used_twice() {
     assert!((norm / squares.sqrt() - 1.0).abs() < 1e-6, "{norm}");
 }
 
+/// The round in which ranks gather the reports of their stages.
+const REPORTS: u32 = 1;
+
+/// Notes the shared gradients that a rank sends and the size of its largest report.
+struct Noting {
+    inner: InProcess<Packet>,
+    notes: Arc<Mutex<Notes>>,
+}
+
+#[derive(Default)]
+struct Notes {
+    shared: Vec<(usize, usize)>,
+    gathered: usize,
+}
+
+#[async_trait]
+impl Transport<Packet> for Noting {
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+
+    fn ranks(&self) -> usize {
+        self.inner.ranks()
+    }
+
+    async fn send(&self, to: usize, tag: Tag, value: Packet) -> Result<(), TransportError> {
+        if tag.direction == Direction::Shared {
+            self.notes.lock().expect("no panic").shared.push((self.inner.rank(), to));
+        }
+        self.inner.send(to, tag, value).await
+    }
+
+    async fn recv(&self, from: usize, tag: Tag) -> Result<Packet, TransportError> {
+        self.inner.recv(from, tag).await
+    }
+
+    async fn all_gather(
+        &self,
+        step: u64,
+        round: u32,
+        bytes: Vec<u8>,
+    ) -> Result<Vec<Vec<u8>>, TransportError> {
+        if round == REPORTS {
+            let mut notes = self.notes.lock().expect("no panic");
+            notes.gathered = notes.gathered.max(bytes.len());
+        }
+        self.inner.all_gather(step, round, bytes).await
+    }
+
+    fn abort(&self, step: u64, reason: &str) {
+        self.inner.abort(step, reason);
+    }
+
+    fn end_step(&self, step: u64) {
+        self.inner.end_step(step);
+    }
+}
+
+#[test]
+fn their_gradients_go_between_their_owners_only() {
+    let expected = train(on_one_stage(classifier(tied()).clip_gradients(Clipping::Norm(0.05))));
+    let notes = Arc::new(Mutex::new(Notes::default()));
+    let noted = Arc::clone(&notes);
+    let trained = on_ranks(4, move |_, inner| {
+        let builder = classifier(tied()).clip_gradients(Clipping::Norm(0.05));
+        let builder = builder.backend(Flex::new()).stages(4).micro_batches(3);
+        let builder = builder.schedule(OneFOneB).seed(11);
+        let builder = builder.transport(Noting { inner, notes: Arc::clone(&noted) });
+        train(builder.layer_costs(LayerCosts::Uniform).build().expect("a pipeline"))
+    });
+    assert!(trained.iter().all(|(losses, _)| *losses == expected.0));
+    let parameters: Bits = trained.into_iter().flat_map(|(_, parameters)| parameters).collect();
+    assert!(parameters == expected.1);
+    let Notes { mut shared, gathered } = std::mem::take(&mut *notes.lock().expect("no panic"));
+    let steps = expected.0.len();
+    shared.sort_unstable();
+    assert_eq!(shared, [vec![(0, 3); steps], vec![(3, 0); steps]].concat());
+    // The tied parameter alone has more.
+    assert!(gathered > 0 && gathered < size_of::<f32>() * CLASSES * DIM, "{gathered}");
+}
+
 #[test]
 fn without_a_tie_they_drift_apart() {
     // What the tie is for: the test above would see it.
@@ -162,4 +248,19 @@ fn ties_are_checked_when_the_model_is_built() {
     );
     let error = refused(&["embed.weight", "head.weight"], &["head.weight", "embed.weight"]);
     assert!(error.contains("it is tied twice"), "{error}");
+}
+
+#[test]
+fn all_uses_train_or_none_does() {
+    let frozen = |device: &Device| embedding(device).no_grad();
+    let model = Sequential::<Tokens>::new()
+        .push_module("embed", frozen, |m, x| m.forward(x))
+        .linear("a", DIM, DIM)
+        .push("head", Head::new)
+        .tie(["embed.weight", "head.weight"]);
+    let error = classifier(model).backend(Flex::new()).build().err().expect("refused").to_string();
+    assert_eq!(
+        error,
+        "`head.weight` can't be tied: it trains, unlike embed.weight: freeze all or none"
+    );
 }

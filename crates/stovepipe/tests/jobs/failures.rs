@@ -142,10 +142,11 @@ impl Transport<Packet> for Mortal {
     async fn send(&self, to: usize, tag: Tag, value: Packet) -> Result<(), TransportError> {
         let here = tag.step == STEP && tag.micro_batch == MICRO_BATCH;
         let end = match tag.direction {
-            Direction::Forward => End::Forward,
-            Direction::Backward => End::Backward,
+            Direction::Forward => Some(End::Forward),
+            Direction::Backward => Some(End::Backward),
+            Direction::Shared => None,
         };
-        if here && self.end == Some(end) {
+        if here && end.is_some() && self.end == end {
             signal("KILL");
         }
         self.inner.send(to, tag, value).await

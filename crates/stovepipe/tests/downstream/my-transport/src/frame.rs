@@ -14,9 +14,10 @@ pub(crate) enum Frame {
 
 const FORWARD: u8 = 0;
 const BACKWARD: u8 = 1;
-const GATHER: u8 = 2;
-const ABORT: u8 = 3;
-const END: u8 = 4;
+const SHARED: u8 = 2;
+const GATHER: u8 = 3;
+const ABORT: u8 = 4;
+const END: u8 = 5;
 
 impl Frame {
     /// Writes head and bytes: kind, step, three numbers that depend on the kind, and the length.
@@ -26,6 +27,7 @@ impl Frame {
                 let kind = match tag.direction {
                     Direction::Forward => FORWARD,
                     Direction::Backward => BACKWARD,
+                    Direction::Shared => SHARED,
                 };
                 (kind, tag.step, [tag.micro_batch, tag.from_stage, tag.to_stage], bytes)
             }
@@ -60,6 +62,7 @@ impl Frame {
         Ok(match kind {
             FORWARD => message(Direction::Forward, bytes),
             BACKWARD => message(Direction::Backward, bytes),
+            SHARED => message(Direction::Shared, bytes),
             GATHER => Self::Gather { step, round: first, bytes },
             ABORT => Self::Abort { step, reason: String::from_utf8_lossy(&bytes).into_owned() },
             END => Self::End { step },
