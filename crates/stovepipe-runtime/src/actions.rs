@@ -97,7 +97,9 @@ fn messages(
             (edges.incoming(stage).map(up).collect(), edges.outgoing(stage).map(up).collect())
         }
         ComputeKind::Backward | ComputeKind::BackwardInput => {
-            (edges.outgoing(stage).map(down).collect(), edges.incoming(stage).map(down).collect())
+            let returns = |edge: &Edge| edges.carries_gradient(edge);
+            let needed = edges.outgoing(stage).filter(returns).map(down).collect();
+            (needed, edges.incoming(stage).filter(returns).map(down).collect())
         }
         ComputeKind::Recompute | ComputeKind::BackwardWeight => Default::default(),
     }

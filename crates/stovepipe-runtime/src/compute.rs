@@ -157,6 +157,10 @@ pub trait StageCompute: Send + 'static {
 
     /// `B`: consumes the outputs' gradients, adds to the weights' gradients, returns the inputs'.
     ///
+    /// Edges without gradients ([`Edges::carries_gradient`]) are left out of both.
+    ///
+    /// [`Edges::carries_gradient`]: stovepipe_schedule::Edges::carries_gradient
+    ///
     /// # Errors
     ///
     /// Whatever goes wrong.

@@ -68,3 +68,15 @@ pub(crate) struct LayerFacts {
     /// The names of those that it pops.
     pub(crate) pops: Vec<String>,
 }
+
+impl LayerFacts {
+    /// Returns whether it has a parameter that is to be trained.
+    pub(crate) fn trains(&self) -> bool {
+        self.floats.iter().any(|float| float.is_trainable)
+    }
+}
+
+/// Returns the number of the first layer with something to train.
+pub(crate) fn first_trained(layer_facts: &[LayerFacts]) -> Option<usize> {
+    layer_facts.iter().position(LayerFacts::trains)
+}

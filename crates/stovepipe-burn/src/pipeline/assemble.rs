@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use burn::optim::SgdConfig;
-use stovepipe_schedule::Mode;
+use stovepipe_schedule::{Mode, Stage};
 
 use crate::backend::error::BackendError;
 use crate::error::build::BuildError;
 use crate::loss::scaling::Scaler;
+use crate::model::layer_spec::first_trained;
 use crate::model::skips::{edges_of, skips_of};
 use crate::model::ties::{Tie, ties_of};
 use crate::pipeline::builder::Builder;
@@ -37,8 +38,8 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
             return missing("learning rate", "learning_rate");
         }
         settings.check(&model.layers)?;
-        let mut floats = layer_facts.iter().flat_map(|facts| &facts.floats);
-        if trains && !floats.any(|float| float.is_trainable) {
+        let first_trained = first_trained(&layer_facts);
+        if trains && first_trained.is_none() {
             return Err(BuildError::NothingTrains);
         }
         if let Some(optimizer) = settings.optimizer.as_ref().filter(|_| trains) {
@@ -48,7 +49,10 @@ impl<I: Boundary, O: Boundary, T> Builder<I, O, T> {
         let partition = settings.partitioner.partition(&costs, shape.stages())?;
         let ties: Arc<[Tie]> = ties_of(&model.ties, &model.layers, &layer_facts)?.into();
         let skips = skips_of(&model.layers, &layer_facts)?;
-        let edges = edges_of(&skips, &partition)?;
+        let mut edges = edges_of(&skips, &partition)?;
+        if let Some(first) = first_trained {
+            edges = edges.without_gradients_before(Stage::new(partition.part_of(first)));
+        }
         let devices = backend.devices()?;
         if devices.is_empty() {
             return Err(BackendError::failed(backend.name(), "it lists no devices").into());

@@ -12,7 +12,7 @@ use stovepipe_schedule::{Rank, Stage};
 use crate::autodiff::erased_layer::ErasedLayer;
 use crate::loss::erasure::ErasedLoss;
 use crate::loss::scaling::Scaler;
-use crate::model::layer_spec::{LayerFacts, LayerSpec, MakeContext};
+use crate::model::layer_spec::{LayerFacts, LayerSpec, MakeContext, first_trained};
 use crate::model::paths::path_in_model;
 use crate::model::skips::{Skip, names_of};
 use crate::model::ties::TiedUse;
@@ -90,9 +90,7 @@ impl PipelineSpec {
     /// Returns the number of the first layer with something to train; the number of layers if
     /// there is none.
     fn first_trained(&self) -> usize {
-        let trains = |facts: &LayerFacts| facts.floats.iter().any(|float| float.is_trainable);
-        let first = self.layer_facts.iter().position(trains);
-        first.unwrap_or(self.layer_facts.len())
+        first_trained(&self.layer_facts).unwrap_or(self.layer_facts.len())
     }
 
     /// Makes a layer on the device of `rank`.

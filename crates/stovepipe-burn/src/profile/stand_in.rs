@@ -39,8 +39,8 @@ impl StandIn {
     /// Returns values in the place of the gradients that go back along the incoming edges.
     fn backward(&self, micro_batch: usize) -> Vec<Packet> {
         let place = (self.stage > 0).then_some(self.stage);
-        let chain_edge = self.routes.incoming.len().saturating_sub(1);
-        let packets = self.traffic.packets(micro_batch, place, &self.routes.incoming, chain_edge);
+        let chain_edge = self.routes.returning.len().saturating_sub(1);
+        let packets = self.traffic.packets(micro_batch, place, &self.routes.returning, chain_edge);
         packets.iter().map(Packet::as_gradients).collect()
     }
 

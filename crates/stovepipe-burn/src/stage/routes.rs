@@ -14,6 +14,8 @@ use crate::value::packet::Packet;
 pub(crate) struct Routes {
     pub(crate) incoming: Vec<Vec<String>>,
     pub(crate) outgoing: Vec<Vec<String>>,
+    /// Those of the incoming edges along which gradients go back.
+    pub(crate) returning: Vec<Vec<String>>,
 }
 
 impl Routes {
@@ -26,7 +28,9 @@ impl Routes {
             };
             skips.iter().filter(travels).map(|skip| skip.name.clone()).collect()
         };
+        let returning = edges.incoming(stage).filter(|edge| edges.carries_gradient(edge));
         Self {
+            returning: returning.map(skips_along).collect(),
             incoming: edges.incoming(stage).map(skips_along).collect(),
             outgoing: edges.outgoing(stage).map(skips_along).collect(),
         }

@@ -324,7 +324,7 @@ impl BurnStage {
         flowing: Vec<Option<Box<dyn Part>>>,
     ) -> Result<Vec<Packet>, StageError> {
         let gradient = (!self.is_first).then(|| Packet::gradients(flowing));
-        let routes = self.routes.incoming.clone();
+        let routes = self.routes.returning.clone();
         let chain_edge = routes.len().saturating_sub(1);
         Ok(pack(micro_batch, gradient, routes, chain_edge, &mut self.current()?.skip_gradients))
     }

@@ -33,7 +33,9 @@ pub(super) fn messages(
     match kind {
         ComputeKind::Forward => (incoming().map(up).collect(), outgoing().map(up).collect()),
         ComputeKind::Backward | ComputeKind::BackwardInput => {
-            (outgoing().map(down).collect(), incoming().map(down).collect())
+            let returns = |edge: &Edge| edges.carries_gradient(edge);
+            let needed = outgoing().filter(returns).map(down).collect();
+            (needed, incoming().filter(returns).map(down).collect())
         }
         ComputeKind::Recompute | ComputeKind::BackwardWeight => (Vec::new(), Vec::new()),
     }

@@ -12,13 +12,15 @@ pub struct Edges {
     skips: Vec<Edge>,
     /// The same by destination, then by source.
     by_end: Vec<Edge>,
+    /// The first stage that takes gradients.
+    first_trained: Stage,
 }
 
 impl Edges {
     /// Stage 0 → 1 → 2 → … and nothing else.
     #[must_use]
     pub fn chain(stages: usize) -> Self {
-        Self { stages, skips: Vec::new(), by_end: Vec::new() }
+        Self { stages, skips: Vec::new(), by_end: Vec::new(), first_trained: Stage::new(0) }
     }
 
     /// Adds a direct edge between two stages that aren't neighbours.
@@ -39,6 +41,20 @@ impl Edges {
             self.by_end.insert(place, edge);
         }
         Ok(self)
+    }
+
+    /// Lets no gradients travel to the stages before `stage`, because nothing in them trains.
+    ///
+    /// Their backwards stay in plans, and neither wait for anything nor send anything.
+    #[must_use]
+    pub fn without_gradients_before(self, stage: Stage) -> Self {
+        Self { first_trained: stage, ..self }
+    }
+
+    /// Whether a gradient travels back along an edge.
+    #[must_use]
+    pub fn carries_gradient(&self, edge: &Edge) -> bool {
+        edge.from >= self.first_trained
     }
 
     /// How many stages the edges join.
@@ -113,6 +129,17 @@ mod tests {
         assert!(
             edges.contains(s(0), s(3)) && edges.contains(s(2), s(3)) && !edges.contains(s(0), s(2))
         );
+    }
+
+    #[test]
+    fn gradients_end_where_training_begins() {
+        let s = Stage::new;
+        let edges = Edges::chain(4).with_skip(s(0), s(2)).and_then(|e| e.with_skip(s(1), s(3)));
+        let edges = edges.expect("legal skips").without_gradients_before(s(1));
+        let carry = |stage| edges.incoming(s(stage)).map(|e| edges.carries_gradient(&e));
+        assert_eq!(carry(1).collect::<Vec<_>>(), [false]);
+        assert_eq!(carry(2).collect::<Vec<_>>(), [false, true]);
+        assert_eq!(carry(3).collect::<Vec<_>>(), [true, true]);
     }
 
     #[test]
