@@ -94,8 +94,11 @@ fn a_frozen_batch_norm_stays_frozen() {
     let x = floats([5, 3]) * 3.0 + 2.0;
     burns.forward(Tensor::from_inner(x.clone()));
     let kept = BatchNorm::from(burns.freeze());
-    // Something must train.
-    let mut pipeline = trained(of_norm(&kept).linear("head", 3, 3), 2);
+    // In front of it something trains, so that it has a backward.
+    let norm = kept.clone();
+    let front = Sequential::<Tensor<2>>::new().linear("front", 3, 3);
+    let model = front.push("norm", move |_| Alone { norm: norm.clone() }).linear("head", 3, 3);
+    let mut pipeline = trained(model, 2);
     let before = statistics(&kept);
     let y = floats([5, 3]);
     let evaluated = pipeline.evaluate(x.clone(), y.clone()).expect("evaluates").loss;
