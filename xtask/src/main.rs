@@ -100,6 +100,8 @@ enum Benchmark {
     Link,
     /// The exchange of boundaries over a transport, against its plain messages.
     Transport,
+    /// The bookkeeping of tapes, with few and with many micro-batches in flight.
+    Tapes,
     /// The tuner's choice against everything it could have chosen.
     Tuning,
 }
@@ -117,6 +119,7 @@ impl Benchmark {
             Self::Prediction => "prediction",
             Self::Recomputation => "recomputation",
             Self::Transport => "exchange",
+            Self::Tapes => "tapes",
             Self::Tuning => "tuning",
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use burn::tensor::FloatDType;
 
 use crate::autodiff::erased_layer::SkipNames;
-use crate::autodiff::tape::Forward;
+use crate::autodiff::tape::{Entry, Forward};
 use crate::error::stage::StageError;
 use crate::layer::context::LayerContext;
 use crate::value::packet::Packet;
@@ -24,24 +24,27 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// Returns parts as the layer takes them: in the type that it computes in, and as leaves
-    /// where a gradient is wanted and there is a tape.
-    pub(crate) fn enter(
-        &self,
-        parts: Vec<Box<dyn Part>>,
-        mode: Forward,
-        wants_gradient: bool,
-    ) -> Vec<Box<dyn Part>> {
+    /// Returns parts as the layer takes them: in the type that it computes in. Returns the leaves
+    /// whose gradients are wanted besides.
+    pub(crate) fn enter(&self, parts: Vec<Box<dyn Part>>, mode: Forward) -> Entered {
         let typed = parts.into_iter().map(|part| match self.compute {
             Some(dtype) => part.cast(dtype),
             None => part,
         });
-        let entered = typed.map(|part| match mode {
-            Forward::Taped { .. } if wants_gradient => part.leaf(),
-            Forward::Taped { .. } | Forward::Untaped => part.track(),
-            Forward::Evaluate => part,
-        });
-        entered.collect()
+        match mode {
+            Forward::Taped(Entry::Leaves) => {
+                let leaves: Vec<_> = typed.map(|part| part.leaf()).collect();
+                let values = leaves.iter().map(|leaf| leaf.clone_box().lift()).collect();
+                Entered { leaves, values }
+            }
+            Forward::Taped(Entry::Constants) | Forward::Untaped => {
+                let values: Vec<_> = typed.map(|part| part.track()).collect();
+                Entered { leaves: copied(&values), values }
+            }
+            Forward::Taped(Entry::Continued) | Forward::Evaluate => {
+                Entered { leaves: Vec::new(), values: typed.collect() }
+            }
+        }
     }
 
     /// Gives the context what the layer may pop, by the layer's own names.
@@ -56,10 +59,16 @@ impl Ends {
         let mut arrived = std::mem::take(&mut context.popped);
         for (called, name) in &self.names.popped {
             let Some(packet) = arrived.remove(name) else { continue };
-            let wants_gradient = !self.names.constants.contains(name);
-            let parts = self.enter(packet.into_values(), mode, wants_gradient);
-            context.popped.insert(called.clone(), Packet::of(copied(&parts)));
-            popped.insert(name.clone(), parts);
+            let mode = match mode {
+                Forward::Taped(_) if self.names.constants.contains(name) => {
+                    Forward::Taped(Entry::Constants)
+                }
+                Forward::Taped(_) => Forward::Taped(Entry::Leaves),
+                other => other,
+            };
+            let Entered { leaves, values } = self.enter(packet.into_values(), mode);
+            context.popped.insert(called.clone(), Packet::of(values));
+            popped.insert(name.clone(), leaves);
         }
         popped
     }
@@ -84,26 +93,14 @@ impl Ends {
             .map(|(called, packet)| (self.names.stashed[&called].clone(), packet.into_values()));
         Ok(named.collect())
     }
+}
 
-    /// Refuses a gradient whose shape differs from that of the output or skip value that it is
-    /// for.
-    pub(crate) fn check_shapes(
-        &self,
-        ends: &[Box<dyn Part>],
-        gradients: &[Option<Box<dyn Part>>],
-    ) -> Result<(), StageError> {
-        for (end, gradient) in ends.iter().zip(gradients) {
-            let gradient = gradient.as_ref().filter(|gradient| gradient.shape() != end.shape());
-            if let Some(gradient) = gradient {
-                return Err(StageError::Shape {
-                    layer: self.name.to_string(),
-                    output: end.describe(),
-                    gradient: gradient.describe(),
-                });
-            }
-        }
-        Ok(())
-    }
+/// Values that have entered a layer.
+pub(crate) struct Entered {
+    /// Those whose gradients can be asked for.
+    pub(crate) leaves: Vec<Box<dyn Part>>,
+    /// What the layer is given.
+    pub(crate) values: Vec<Box<dyn Part>>,
 }
 
 /// Copies values off the tape.

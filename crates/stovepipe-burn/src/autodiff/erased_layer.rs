@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{Gradients, Tensor, TensorData};
 
-use crate::autodiff::tape::{Backwarded, Forward, Forwarded, Tape};
+use crate::autodiff::tape::{Forward, Forwarded, Recorded};
 use crate::error::panic::guarded;
 use crate::error::stage::StageError;
-use crate::layer::context::{LayerContext, SkipValues};
+use crate::layer::context::LayerContext;
 use crate::parameters::averaging::Averaging;
 use crate::value::part::Part;
 
@@ -54,30 +54,13 @@ pub(crate) trait ErasedLayer: Send {
         mode: Forward,
     ) -> Result<Forwarded, StageError>;
 
-    /// Adds to the layer's gradients and returns those of its inputs.
-    ///
-    /// `stashed` holds the gradients of the skip values that the layer stashed. They are
-    /// gradients of a loss multiplied by `scale`; what the layer added to the loss is
-    /// multiplied by it here.
-    fn backward(
-        &mut self,
-        tape: Tape,
-        gradients: Vec<Option<Box<dyn Part>>>,
-        stashed: SkipValues,
-        scale: f64,
-    ) -> Result<Backwarded, StageError>;
+    /// Takes the gradients of the module that a forward of this layer recorded, and adds them to
+    /// the step's.
+    fn accumulate(&mut self, recorded: Recorded, gradients: &mut Gradients);
 
     /// Completes the gradients of the step. If a factor is given, adds to them those that were
     /// carried over, times that factor.
     fn complete(&mut self, carried: Option<f64>);
-
-    /// Forgets what forwards recorded from parameters that got no gradient in the step.
-    ///
-    /// Called once the gradients are complete, when no tape is left. Returns whether there are
-    /// such parameters; their memory is free after [`free_abandoned`].
-    ///
-    /// [`free_abandoned`]: crate::autodiff::tape::free_abandoned
-    fn forget_unused(&mut self) -> bool;
 
     /// Returns sums of the squares of the complete gradients, except those of the parameters at the
     /// paths in `except`. They are still on the device, in pieces to be added in 64 bits.

@@ -2,6 +2,7 @@
 
 use burn::tensor::Tensor;
 
+use crate::autodiff::tape::Tape;
 use crate::error::stage::StageError;
 use crate::loss::LossSum;
 use crate::loss::erasure::{ErasedLoss, scaled, wide};
@@ -15,6 +16,18 @@ pub(crate) struct LossTape {
 }
 
 impl LossTape {
+    /// Computes the loss of a tape's outputs, and records it on that tape.
+    pub(crate) fn continue_on(
+        tape: &mut Tape,
+        loss: &ErasedLoss,
+        target: Packet,
+    ) -> Result<LossSum, StageError> {
+        // Nothing in a loss depends on parameters alone, so that nothing has to be lifted.
+        let result = loss(wide(&tape.continued(true)), target)?;
+        tape.loss = Some(result.sum.clone());
+        Ok(result)
+    }
+
     /// Computes the loss of outputs that are off the tape, and records it.
     pub(crate) fn record(
         loss: &ErasedLoss,

@@ -7,27 +7,26 @@ use std::sync::Arc;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::Module;
 use burn::optim::{GradientsAccumulator, GradientsParams, ModuleOptimizer};
-use burn::tensor::{FloatDType, Tensor, TensorData};
+use burn::tensor::{FloatDType, Gradients, Tensor, TensorData};
 
-use crate::autodiff::ends::{Ends, detached};
+use crate::autodiff::ends::{Ends, Entered, detached};
 use crate::autodiff::erased_layer::{ErasedLayer, SkipNames};
-use crate::autodiff::tape::{Backwarded, Forward, Forwarded, Tape};
+use crate::autodiff::tape::{Forward, Forwarded, Recorded, Tape};
 use crate::error::stage::StageError;
 use crate::layer::Layer;
-use crate::layer::context::{LayerContext, SkipValues};
-use crate::loss::erasure::scaled;
+use crate::layer::context::LayerContext;
 use crate::parameters::averaging::{Averaging, average};
 use crate::parameters::cast::{bytes_of_copies, cast_gradients, cast_parameters};
 use crate::parameters::gradients::{
     add, gradient_at, path_of_not_finite, paths_without, set_gradient_at, squares,
 };
-use crate::parameters::leaves::renew_leaves;
+use crate::parameters::leaves::fresh_leaves;
 use crate::parameters::named::Named;
 use crate::parameters::read::{read_parameters, take_gradients};
 use crate::parameters::write::with_value;
 use crate::value::boundary::{from_parts, into_parts};
 use crate::value::packet::Packet;
-use crate::value::part::{Part, copied};
+use crate::value::part::Part;
 
 /// A layer at work: its module, its gradients and its optimizer.
 pub(crate) struct TrainedLayer<L: Layer> {
@@ -100,7 +99,7 @@ impl<L: Layer> TrainedLayer<L> {
     fn module_for(&mut self, mode: Forward) -> Result<Named<L>, StageError> {
         let module = self.computing()?;
         Ok(match mode {
-            Forward::Taped { .. } => module,
+            Forward::Taped(_) => fresh_leaves(module),
             Forward::Untaped => self.untaped.get_or_insert_with(|| module.no_grad()).clone(),
             Forward::Evaluate => self.evaluating.get_or_insert_with(|| module.valid()).clone(),
         })
@@ -110,20 +109,6 @@ impl<L: Layer> TrainedLayer<L> {
     fn averaged(&mut self, averaging: Averaging) -> Result<GradientsParams, StageError> {
         let mut complete = std::mem::take(&mut self.complete);
         Ok(average(self.module()?, &mut complete, averaging))
-    }
-
-    /// Makes fresh leaves of the parameters that have no gradient among these. Returns whether
-    /// there are any.
-    fn renew_leaves(&mut self, gradients: &GradientsParams) -> bool {
-        // Tapes are recorded from the copy that forwards compute with, if there is one.
-        let recorded = match &mut self.computing {
-            Some(_) => &mut self.computing,
-            None => &mut self.module,
-        };
-        let Some(module) = recorded.take() else { return false };
-        let (module, renewed) = renew_leaves(module, gradients);
-        *recorded = Some(module);
-        renewed
     }
 
     /// Forgets the copies of the module that forwards use.
@@ -171,11 +156,11 @@ impl<L: Layer> ErasedLayer for TrainedLayer<L> {
         mode: Forward,
     ) -> Result<Forwarded, StageError> {
         context.compute = self.ends.compute;
-        let wants_gradient = matches!(mode, Forward::Taped { input_gradient: true });
-        let inputs = self.ends.enter(inputs, mode, wants_gradient);
-        let leaves = copied(&inputs);
+        let Entered { leaves, values } = self.ends.enter(inputs, mode);
         let popped = self.ends.pop(context, mode);
-        let input = from_parts::<L::Input>(inputs)
+        let is_lifted =
+            leaves.iter().chain(popped.values().flatten()).any(|leaf| leaf.is_tracked());
+        let input = from_parts::<L::Input>(values)
             .map_err(|source| StageError::Boundary { layer: self.ends.name.to_string(), source })?;
         let module = self.module_for(mode)?;
         let outputs = into_parts(module.inner().forward(input, context));
@@ -186,62 +171,37 @@ impl<L: Layer> ErasedLayer for TrainedLayer<L> {
         let packets = packets.collect();
         let added = context.take_losses();
         let loss = added.clone().map(|loss| match mode {
-            Forward::Taped { .. } | Forward::Untaped if loss.device().is_autodiff() => loss.inner(),
+            Forward::Taped(_) | Forward::Untaped if loss.device().is_autodiff() => loss.inner(),
             _ => loss,
         });
         let observations = context.take_observations();
-        let values = detached(&outputs);
-        let tape = match mode {
-            Forward::Taped { .. } => {
-                Some(Tape { inputs: leaves, outputs, loss: added, popped, stashed })
-            }
-            Forward::Untaped | Forward::Evaluate => None,
+        let Forward::Taped(_) = mode else {
+            let outputs = detached(&outputs);
+            return Ok(Forwarded { outputs, tape: None, loss, stashed: packets, observations });
         };
-        Ok(Forwarded { outputs: values, tape, loss, stashed: packets, observations })
+        let tape = Tape {
+            inputs: leaves,
+            modules: vec![Box::new(module)],
+            outputs,
+            loss: added,
+            is_lifted,
+            popped,
+            stashed,
+        };
+        let (outputs, tape) = (Vec::new(), Some(tape));
+        Ok(Forwarded { outputs, tape, loss, stashed: packets, observations })
     }
 
-    fn backward(
-        &mut self,
-        tape: Tape,
-        gradients: Vec<Option<Box<dyn Part>>>,
-        mut stashed: SkipValues,
-        scale: f64,
-    ) -> Result<Backwarded, StageError> {
-        let Tape { inputs, outputs, loss, popped, stashed: stashes } = tape;
-        let (mut ends, mut all) = (outputs, gradients);
-        for (name, parts) in stashes {
-            let gradients = stashed.remove(&name).map(Packet::into_gradients);
-            all.extend(gradients.unwrap_or_else(|| parts.iter().map(|_| None).collect()));
-            ends.extend(parts);
-        }
-        self.ends.check_shapes(&ends, &all)?;
-        // The sum of `y * dy` has the gradient `dy` at `y`, exactly. So its backward continues
-        // that of the later layers.
-        let seeds = ends.iter().zip(&all).filter(|(end, _)| end.is_tracked());
-        let seed = seeds
-            .filter_map(|(end, gradient)| end.seed(gradient.as_deref()?))
-            .chain(loss.filter(Tensor::is_tracked).map(|loss| scaled(loss, scale)))
-            .reduce(|sum, seed| sum + seed);
-        // The ends hold the tape, which backward consumes.
-        drop(ends);
-        // Without a seed nothing behind this layer depends on a differentiable output of it.
-        let mut gradients = seed.map(|seed| seed.backward());
-        if let (Some(gradients), Some(module)) = (&mut gradients, &self.module) {
-            let of_layer = match &self.computing {
-                Some(computing) => {
-                    cast_gradients(module, GradientsParams::from_module(gradients, computing))
-                }
-                None => GradientsParams::from_module(gradients, module),
-            };
-            self.gradients.accumulate(module, of_layer);
-        }
-        let mut take = |leaves: Vec<Box<dyn Part>>| -> Vec<Option<Box<dyn Part>>> {
-            leaves.iter().map(|leaf| leaf.take_gradient(gradients.as_mut()?)).collect()
+    fn accumulate(&mut self, recorded: Recorded, gradients: &mut Gradients) {
+        let (Ok(recorded), Some(module)) = (recorded.downcast::<Named<L>>(), &self.module) else {
+            return;
         };
-        let inputs = take(inputs);
-        let popped = popped.into_iter();
-        let popped = popped.map(|(name, leaves)| (name, Packet::gradients(take(leaves))));
-        Ok(Backwarded { inputs, popped: popped.collect() })
+        let of_layer = GradientsParams::from_module(gradients, &*recorded);
+        let of_layer = match self.ends.compute {
+            Some(_) => cast_gradients(module, of_layer),
+            None => of_layer,
+        };
+        self.gradients.accumulate(module, of_layer);
     }
 
     fn complete(&mut self, carried: Option<f64>) {
@@ -250,13 +210,6 @@ impl<L: Layer> ErasedLayer for TrainedLayer<L> {
             (Some(module), Some(carried), Some(factor)) => add(module, (carried, factor), step),
             _ => step,
         };
-    }
-
-    fn forget_unused(&mut self) -> bool {
-        let complete = std::mem::take(&mut self.complete);
-        let renewed = self.renew_leaves(&complete);
-        self.complete = complete;
-        renewed
     }
 
     fn squares(&self, except: &HashSet<String>) -> Vec<Tensor<1>> {
@@ -353,7 +306,6 @@ impl<L: Layer> ErasedLayer for TrainedLayer<L> {
         self.gradients = GradientsAccumulator::new();
         self.complete = GradientsParams::new();
         self.prepared = None;
-        self.renew_leaves(&GradientsParams::new());
     }
 
     fn parameters(&self) -> BTreeMap<String, TensorData> {

@@ -20,7 +20,7 @@ use crate::parameters::find::FloatParameter;
 use crate::pipeline::planner::Planner;
 use crate::pipeline::precision::Precision;
 use crate::pipeline::summary::{SharedDevice, StageSummary};
-use crate::stage::burn_stage::{BurnStage, Carried};
+use crate::stage::burn_stage::{BurnStage, Carried, Joint};
 use crate::stage::routes::Routes;
 use crate::stage::settings::StageSettings;
 use crate::stage::tied_gradients::TiedUses;
@@ -163,6 +163,7 @@ impl PipelineSpec {
                 settings: self.settings.clone(),
                 routes: self.routes(stage),
                 tied: TiedUses::of(stage, &ties, &self.partition),
+                joints: self.layer_facts[range.clone()].iter().map(Joint::of).collect(),
                 carried: Carried::default(),
                 current: None,
             };

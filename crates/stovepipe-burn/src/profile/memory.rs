@@ -5,6 +5,7 @@ use std::sync::Arc;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use stovepipe_schedule::LayerMemory;
 
+use crate::autodiff::backward::run_backward;
 use crate::autodiff::tape::Forward;
 use crate::error::stage::StageError;
 use crate::layer::context::Pass;
@@ -64,7 +65,7 @@ impl Subject {
                 None => inputs.iter().map(|part| Some(part.duplicate())).collect(),
             };
             let stashed = tape.stashed_values();
-            self.layers[layer].guarded(|layer| layer.backward(tape, gradients, stashed, 1.0))?;
+            run_backward(&mut self.layers[layer..=layer], tape, gradients, stashed, 1.0)?;
             let backward_bytes = count.most()?;
             found.push(LayerMemory {
                 activations: activation_bytes.saturating_add(input_bytes),

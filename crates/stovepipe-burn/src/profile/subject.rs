@@ -9,10 +9,11 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::tensor::{Device, TensorData};
 use stovepipe_tune::{LayerProfile, Measurement, Time};
 
+use crate::autodiff::backward::run_backward;
 use crate::autodiff::erased_layer::ErasedLayer;
 use crate::autodiff::layer_run::LayerRun;
 use crate::autodiff::loss_tape::LossTape;
-use crate::autodiff::tape::{Forward, Forwarded, Tape};
+use crate::autodiff::tape::{Entry, Forward, Forwarded, Tape};
 use crate::backend::Backend;
 use crate::error::stage::StageError;
 use crate::layer::context::{ForwardKey, Pass, SkipValues};
@@ -224,7 +225,7 @@ impl Subject {
             outputs.last().map(|parts| copied(parts)).into_iter().flatten().map(Some).collect();
         let mut backward = Vec::with_capacity(self.layers.len());
         let mut popped = SkipValues::new();
-        for (layer, tape) in self.layers.iter_mut().zip(tapes).rev() {
+        for (layer, tape) in self.layers.chunks_mut(1).zip(tapes).rev() {
             // Skip values that later layers than these pop get gradients of that kind, too.
             let mut stashed = tape.stashed_values();
             for (name, gradient) in &mut stashed {
@@ -236,7 +237,7 @@ impl Subject {
             if let Some(loss) = loss.take() {
                 gradients = loss.backward(1.0);
             }
-            let done = layer.guarded(|layer| layer.backward(tape, gradients, stashed, 1.0))?;
+            let done = run_backward(layer, tape, gradients, stashed, 1.0)?;
             self.backend.synchronize(&self.device)?;
             backward.push(start.elapsed().as_secs_f64());
             gradients = done.inputs;
@@ -279,13 +280,15 @@ impl Subject {
         pass: Pass,
         skip_values: &mut SkipValues,
     ) -> Result<LayerForward, StageError> {
-        let mode = Forward::Taped { input_gradient: !(self.is_first && layer == 0) };
-        let Forwarded { outputs, tape, .. } =
+        let entry = if self.is_first && layer == 0 { Entry::Constants } else { Entry::Leaves };
+        let mode = Forward::Taped(entry);
+        let Forwarded { tape, .. } =
             self.run_layer(layer, index, inputs, (pass, mode), skip_values)?;
         let tape = tape.ok_or_else(|| StageError::Order {
             layer: self.layers[layer].name().to_owned(),
             problem: "its forward left nothing for a backward",
         })?;
+        let outputs = tape.values();
         let loss = match self.loss.as_ref().filter(|_| layer + 1 == self.layers.len()) {
             Some((loss, targets)) => {
                 let target = self.backend.receive(targets[index].clone(), &self.device)?;
@@ -318,7 +321,8 @@ impl Subject {
         let layer = &mut *self.layers[layer];
         let mut forwarded = run.forward(layer, inputs, mode, |skip| skip_values.remove(skip))?;
         if ends_model {
-            run.check_output(layer, &forwarded.outputs)?;
+            let taped = forwarded.tape.as_ref().map(|tape| &tape.outputs);
+            run.check_output(layer, taped.unwrap_or(&forwarded.outputs))?;
         }
         skip_values.extend(std::mem::take(&mut forwarded.stashed));
         Ok(forwarded)

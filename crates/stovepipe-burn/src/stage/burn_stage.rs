@@ -11,6 +11,7 @@ use stovepipe_schedule::{MicroBatch, Stage, StageRetention};
 use crate::autodiff::erased_layer::ErasedLayer;
 use crate::error::stage::StageError;
 use crate::loss::erasure::ErasedLoss;
+use crate::model::layer_spec::LayerFacts;
 use crate::stage::batch::Batch;
 use crate::stage::report::Report;
 use crate::stage::routes::Routes;
@@ -43,9 +44,26 @@ pub(crate) struct BurnStage {
     pub(crate) settings: StageSettings,
     pub(crate) routes: Routes,
     pub(crate) tied: TiedUses,
+    /// What decides which layers are recorded on one tape, by layer.
+    pub(crate) joints: Vec<Joint>,
     pub(crate) carried: Carried,
     /// The step that runs.
     pub(crate) current: Option<StageStep>,
+}
+
+/// The facts about a layer that decide whether the next one is recorded on the same tape.
+pub(crate) struct Joint {
+    /// The number of its parameters.
+    pub(crate) parameters: usize,
+    /// Says whether its output depends on its input, once a backward has shown it.
+    pub(crate) depends_on_input: Option<bool>,
+}
+
+impl Joint {
+    /// Begins with what is known before the layer runs.
+    pub(crate) fn of(facts: &LayerFacts) -> Self {
+        Self { parameters: facts.parameters, depends_on_input: None }
+    }
 }
 
 /// The totals of the mini-batches that were accumulated since the last update.

@@ -39,9 +39,10 @@ use std::sync::Arc;
 
 use stovepipe_schedule::StageRetention;
 
+use crate::autodiff::backward::run_backward;
 use crate::autodiff::layer_run::LayerRun;
 use crate::autodiff::loss_tape::LossTape;
-use crate::autodiff::tape::{Backwarded, Forward, Forwarded, free_abandoned};
+use crate::autodiff::tape::{Backwarded, Entry, Forward, Forwarded, Tape, free_abandoned};
 use crate::error::stage::StageError;
 use crate::layer::context::{ForwardKey, Pass, SkipValues};
 use crate::loss::LossSum;
@@ -49,8 +50,12 @@ use crate::loss::erasure::wide;
 use crate::stage::batch::Task;
 use crate::stage::burn_stage::BurnStage;
 use crate::stage::routes::{pack, unpack};
+use crate::stage::step::StageStep;
 use crate::value::packet::Packet;
 use crate::value::part::{Part, copied};
+
+/// The most parameters of layers that share a tape: four mebibytes of floats.
+const JOINED_PARAMETERS: usize = 1 << 20;
 
 impl BurnStage {
     /// Runs a micro-batch forward, and returns the packets that go along the outgoing edges.
@@ -137,7 +142,7 @@ impl BurnStage {
         pass: Pass,
         taped: bool,
     ) -> Result<Vec<Box<dyn Part>>, StageError> {
-        let batch = Arc::clone(&self.current()?.batch);
+        let (batch, end) = (Arc::clone(&self.current()?.batch), range.end);
         let seed = self.settings.seed;
         let run = LayerRun {
             backend: &*Arc::clone(&self.settings.backend),
@@ -149,14 +154,29 @@ impl BurnStage {
         };
         let last =
             range.clone().last().filter(|last| self.is_last && last + 1 == self.layers.len());
+        let mut recording: Option<Tape> = None;
         for index in range {
             let input_gradient = self.trains_before || index > self.frozen;
             // Without a backward a skip value isn't needed again.
             let has_backward = pass != Pass::Evaluate && index >= self.frozen;
-            let mode = match pass {
-                Pass::Evaluate => Forward::Evaluate,
-                _ if taped => Forward::Taped { input_gradient },
-                _ => Forward::Untaped,
+            if let Some(tape) = recording.take() {
+                match self.can_join(index, &tape) {
+                    true => recording = Some(tape),
+                    false => {
+                        values = tape.values();
+                        self.current()?.tapes.insert((micro_batch, index - 1), tape);
+                    }
+                }
+            }
+            let mode = match (pass, &mut recording) {
+                (Pass::Evaluate, _) => Forward::Evaluate,
+                (_, Some(tape)) => {
+                    values = tape.continued(self.joints[index - 1].depends_on_input == Some(true));
+                    Forward::Taped(Entry::Continued)
+                }
+                _ if !taped => Forward::Untaped,
+                _ if input_gradient => Forward::Taped(Entry::Leaves),
+                _ => Forward::Taped(Entry::Constants),
             };
             let current = self.current.as_mut().ok_or_else(|| StageError::no_step(""))?;
             let pop = |skip: &str| {
@@ -168,7 +188,7 @@ impl BurnStage {
             };
             let Forwarded { outputs, tape, loss, stashed, observations } =
                 run.forward(&mut *self.layers[index], values, mode, pop)?;
-            self.check_finite(index, "its output", &outputs)?;
+            self.check_finite(index, "its output", tape.as_ref().map_or(&outputs, |t| &t.outputs))?;
             self.check_finite_skips(index, "the value that it stashes as", &stashed)?;
             let current = self.current()?;
             if pass == Pass::Train && !observations.is_empty() {
@@ -179,18 +199,41 @@ impl BurnStage {
                     .skip_values
                     .extend(stashed.into_iter().map(|(skip, value)| ((micro_batch, skip), value)));
             }
-            if let Some(tape) = tape {
-                current.tapes.insert((micro_batch, index), tape);
-            }
             if let Some(loss) = loss.filter(|_| pass != Pass::Recompute) {
                 current.added.insert((index, micro_batch), loss);
             }
+            match (&mut recording, tape) {
+                (Some(recording), Some(tape)) => recording.extend(tape),
+                (_, tape) => recording = tape,
+            }
             values = outputs;
+        }
+        if let Some(tape) = recording {
+            values = tape.values();
+            let last = end - 1;
+            self.current()?.tapes.insert((micro_batch, last), tape);
         }
         if let Some(last) = last {
             run.check_output(&*self.layers[last], &values)?;
         }
         Ok(values)
+    }
+
+    /// Says whether a layer can be recorded on the tape of the layers before it.
+    ///
+    /// One backward for several layers takes less time than one for each. But it has the gradients
+    /// of all at once, next to the step's, so that only small layers have one tape. Before a
+    /// backward has shown what the layers depend on, each has one of its own.
+    fn can_join(&self, layer: usize, tape: &Tape) -> bool {
+        let together = &self.joints[layer - tape.modules.len()..=layer];
+        let parameters: usize = together.iter().map(|joint| joint.parameters).sum();
+        let is_known = !tape.is_lifted || self.joints[layer - 1].depends_on_input.is_some();
+        let pops_nothing = self.layers[layer].pops().is_empty();
+        parameters <= JOINED_PARAMETERS
+            && is_known
+            && pops_nothing
+            && tape.can_continue()
+            && !self.settings.finds_non_finite
     }
 
     /// Computes the loss and the metrics of a micro-batch (4), with a tape if a backward
@@ -211,12 +254,26 @@ impl BurnStage {
             let LossSum { sum, weight } = metric(wide(&outputs), target.clone())?;
             current.metrics.insert((number, micro_batch), (sum, weight));
         }
-        let result = if taped {
-            let (tape, result) = LossTape::record(&*loss, outputs, target)?;
-            current.loss_tapes.insert(micro_batch, tape);
-            result
-        } else {
-            loss(wide(&outputs), target)?
+        let last = self.layers.len().wrapping_sub(1);
+        let tape = self.current()?.tapes.remove(&(micro_batch, last));
+        let joins = |tape: &Tape| tape.can_continue() && !self.settings.finds_non_finite;
+        let result = match tape {
+            Some(mut tape) if taped && joins(&tape) => {
+                let result = LossTape::continue_on(&mut tape, &*loss, target)?;
+                self.current()?.tapes.insert((micro_batch, last), tape);
+                result
+            }
+            tape => {
+                let current = self.current()?;
+                current.tapes.extend(tape.map(|tape| ((micro_batch, last), tape)));
+                if taped {
+                    let (tape, result) = LossTape::record(&*loss, outputs, target)?;
+                    current.loss_tapes.insert(micro_batch, tape);
+                    result
+                } else {
+                    loss(wide(&outputs), target)?
+                }
+            }
         };
         let sum = if taped { result.sum.inner() } else { result.sum };
         if self.settings.finds_non_finite && !Part::is_finite(&sum) {
@@ -279,7 +336,11 @@ impl BurnStage {
         //    loss.
         self.ensure_tape(micro_batch, last, retention)?;
         // 7
-        let mut flowing = if self.is_last {
+        let ends_in_loss =
+            |step: &StageStep| step.tapes.get(&(micro_batch, last)).is_some_and(Tape::ends_in_loss);
+        let mut flowing = if self.current.as_ref().is_some_and(ends_in_loss) {
+            Vec::new()
+        } else if self.is_last {
             let tape = self.current()?.loss_tapes.remove(&micro_batch);
             let gradients = tape.ok_or_else(|| self.gone(last))?.backward(scale);
             self.check_finite_loss(&gradients)?;
@@ -290,20 +351,29 @@ impl BurnStage {
                 unpack(micro_batch, gradients, routes, 0, &mut self.current()?.skip_gradients);
             gradient.ok_or_else(|| self.gone(last))?.into_gradients()
         };
-        for layer in (self.frozen..=last).rev() {
+        let mut left = last + 1;
+        while left > self.frozen {
+            let layer = left - 1;
             // 6
             self.ensure_tape(micro_batch, layer, retention)?;
             // 8
             let tape = self.current()?.tapes.remove(&(micro_batch, layer));
             let tape = tape.ok_or_else(|| self.gone(layer))?;
+            let first = left - tape.modules.len();
             let current = self.current()?;
             let mut stashed = SkipValues::new();
             for name in tape.stashed() {
                 let gradient = current.skip_gradients.remove(&(micro_batch, name.clone()));
                 stashed.extend(gradient.map(|gradient| (name.clone(), gradient)));
             }
-            let Backwarded { inputs, popped } = self.layers[layer]
-                .guarded(|layer| layer.backward(tape, flowing, stashed, scale))?;
+            let wants_gradient = tape.inputs.iter().any(|input| input.is_tracked());
+            let layers = &mut self.layers[first..left];
+            let Backwarded { inputs, popped } =
+                run_backward(layers, tape, flowing, stashed, scale)?;
+            if first == layer && wants_gradient {
+                let depends = inputs.iter().any(Option::is_some);
+                self.joints[layer].depends_on_input.get_or_insert(depends);
+            }
             self.check_finite_parameters(layer)?;
             self.check_finite(layer, "the gradient of its input", inputs.iter().flatten())?;
             self.check_finite_skips(layer, "the gradient of the value that it pops as", &popped)?;
@@ -313,6 +383,7 @@ impl BurnStage {
                 current.skip_gradients.insert((micro_batch, name), gradient);
             }
             flowing = inputs;
+            left = first;
         }
         self.send_gradients(micro_batch, flowing)
     }

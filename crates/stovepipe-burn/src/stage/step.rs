@@ -18,7 +18,7 @@ use crate::value::part::Part;
 /// The state of a stage during a step. Micro-batches, layers and metrics go by their numbers.
 pub(crate) struct StageStep {
     pub(crate) batch: Arc<Batch>,
-    /// The tapes of layers, by micro-batch and layer.
+    /// The tapes of consecutive layers, by micro-batch and the last of them.
     pub(crate) tapes: HashMap<(usize, usize), Tape>,
     /// The inputs of dropped segments, by micro-batch and first layer.
     pub(crate) kept_inputs: HashMap<(usize, usize), Vec<Box<dyn Part>>>,

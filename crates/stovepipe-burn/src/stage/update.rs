@@ -30,9 +30,8 @@ impl BurnStage {
         for layer in &mut self.layers {
             layer.complete(carried);
         }
-        // All are asked, whatever the first one says.
-        let forgot = self.layers.iter_mut().map(|layer| layer.forget_unused());
-        if forgot.fold(false, |any, forgot| any | forgot) {
+        // What was recorded from parameters that got no gradient is freed by some later backward.
+        if self.layers.iter().any(|layer| !layer.without_gradient().is_empty()) {
             free_abandoned(&self.device);
         }
         if !batch.task.uses_gradients() {

@@ -39,6 +39,15 @@ pub(crate) trait Part: Any + Send + Sync {
     fn track(self: Box<Self>) -> Box<dyn Part>;
     /// Turns autodiff on; a float tensor becomes a leaf whose gradient is kept.
     fn leaf(self: Box<Self>) -> Box<dyn Part>;
+    /// Puts operations that change nothing behind it, more than any layer computes on its
+    /// parameters alone.
+    ///
+    /// Burn runs a backward by the number of operations from the leaves. With this an operation on
+    /// parameters alone comes before those on the value, wherever the tape begins, so that sums of
+    /// gradients have the same order.
+    fn lift(self: Box<Self>) -> Box<dyn Part>;
+    /// Makes it contiguous where it is, on the tape or off it.
+    fn contiguous(self: Box<Self>) -> Box<dyn Part>;
     /// Says whether a gradient can flow into it.
     fn is_tracked(&self) -> bool;
     /// Returns `sum(self * gradient)` of shape `[1]`, whose backward continues from
@@ -65,6 +74,9 @@ pub(crate) trait Part: Any + Send + Sync {
 pub(crate) fn copied(parts: &[Box<dyn Part>]) -> Vec<Box<dyn Part>> {
     parts.iter().map(|part| part.clone_box()).collect()
 }
+
+/// The operations of a [lift](Part::lift).
+const LIFT: usize = 32;
 
 /// Copies a tensor that is a view, so that its elements lie in the tensor's own order.
 ///
@@ -158,6 +170,10 @@ macro_rules! common {
             Box::new(Tensor::from_inner(*self))
         }
 
+        fn contiguous(self: Box<Self>) -> Box<dyn Part> {
+            Box::new(contiguous!(*self))
+        }
+
         fn slice(&self, range: Range<usize>) -> Box<dyn Part> {
             let piece = self.clone().narrow(0, range.start, range.len());
             Box::new(contiguous!(piece))
@@ -200,6 +216,16 @@ impl<const D: usize> Part for Tensor<D> {
 
     fn leaf(self: Box<Self>) -> Box<dyn Part> {
         Box::new(Tensor::from_inner(*self).require_grad())
+    }
+
+    fn lift(self: Box<Self>) -> Box<dyn Part> {
+        let length = self.dims()[0];
+        let nothing = |tensor: Self| match D {
+            0 => tensor,
+            1 => tensor.reshape([1, length]).reshape::<D, _>(self.shape()),
+            _ => tensor.swap_dims(0, D - 1).swap_dims(0, D - 1),
+        };
+        Box::new((0..LIFT / 2).fold(*self.clone(), |tensor, _| nothing(tensor)))
     }
 
     fn is_tracked(&self) -> bool {
@@ -252,6 +278,10 @@ macro_rules! untracked_part {
 
             fn leaf(self: Box<Self>) -> Box<dyn Part> {
                 self.track()
+            }
+
+            fn lift(self: Box<Self>) -> Box<dyn Part> {
+                self
             }
 
             fn is_tracked(&self) -> bool {
@@ -333,6 +363,14 @@ impl Part for Absent {
     }
 
     fn leaf(self: Box<Self>) -> Box<dyn Part> {
+        self
+    }
+
+    fn lift(self: Box<Self>) -> Box<dyn Part> {
+        self
+    }
+
+    fn contiguous(self: Box<Self>) -> Box<dyn Part> {
         self
     }
 
