@@ -19,6 +19,7 @@ mod semantics;
 mod shapes;
 mod side_inputs;
 mod skips;
+mod tapes;
 mod ties;
 mod values;
 mod what_trains;
