@@ -9,8 +9,8 @@ use stovepipe::schedule::{GPipe, OneFOneB};
 use stovepipe::tune::Time;
 use stovepipe_benches::{Bench, Model, seconds, spread, steps, table};
 
-/// Measures steps of small blocks under 1F1B, which has as many micro-batches in flight as there are
-/// ranks, and under GPipe, which has all of them.
+/// Measures steps of small blocks under 1F1B, which has as many micro-batches in flight as there
+/// are ranks, and under GPipe, which has all of them.
 ///
 /// Both do the same operations, and no rank waits longer. What GPipe takes more is the bookkeeping
 /// of Burn's tapes, which grows with what is in flight.

@@ -99,7 +99,7 @@ impl Ends {
 pub(crate) struct Entered {
     /// Those whose gradients can be asked for.
     pub(crate) leaves: Vec<Box<dyn Part>>,
-    /// What the layer is given.
+    /// The values that the layer is given.
     pub(crate) values: Vec<Box<dyn Part>>,
 }
 

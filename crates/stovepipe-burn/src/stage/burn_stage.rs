@@ -44,7 +44,7 @@ pub(crate) struct BurnStage {
     pub(crate) settings: StageSettings,
     pub(crate) routes: Routes,
     pub(crate) tied: TiedUses,
-    /// What decides which layers are recorded on one tape, by layer.
+    /// The facts that decide which layers are recorded on one tape, by layer.
     pub(crate) joints: Vec<Joint>,
     pub(crate) carried: Carried,
     /// The step that runs.

@@ -7,9 +7,20 @@ use stovepipe_transport::{Direction, Tag};
 
 pub(crate) enum Frame {
     Message(Tag, Vec<u8>),
-    Gather { step: u64, round: u32, bytes: Vec<u8> },
-    Abort { step: u64, reason: String },
-    End { step: u64 },
+    Gather {
+        step: u64,
+        round: u32,
+        bytes: Vec<u8>,
+    },
+    Abort {
+        step: u64,
+        reason: String,
+    },
+    /// Says by whom the step was aborted and why, if it was: this may come before the other's word.
+    End {
+        step: u64,
+        aborted: Option<(usize, String)>,
+    },
 }
 
 const FORWARD: u8 = 0;
@@ -18,6 +29,7 @@ const SHARED: u8 = 2;
 const GATHER: u8 = 3;
 const ABORT: u8 = 4;
 const END: u8 = 5;
+const ABORTED_END: u8 = 6;
 
 impl Frame {
     /// Writes head and bytes: kind, step, three numbers that depend on the kind, and the length.
@@ -33,7 +45,10 @@ impl Frame {
             }
             Self::Gather { step, round, bytes } => (GATHER, step, [round, 0, 0], bytes),
             Self::Abort { step, reason } => (ABORT, step, [0; 3], reason.into_bytes()),
-            Self::End { step } => (END, step, [0; 3], Vec::new()),
+            Self::End { step, aborted: None } => (END, step, [0; 3], Vec::new()),
+            Self::End { step, aborted: Some((by, reason)) } => {
+                (ABORTED_END, step, [by as u32, 0, 0], reason.into_bytes())
+            }
         };
         let mut head = vec![kind];
         head.extend(step.to_le_bytes());
@@ -65,7 +80,11 @@ impl Frame {
             SHARED => message(Direction::Shared, bytes),
             GATHER => Self::Gather { step, round: first, bytes },
             ABORT => Self::Abort { step, reason: String::from_utf8_lossy(&bytes).into_owned() },
-            END => Self::End { step },
+            END => Self::End { step, aborted: None },
+            ABORTED_END => {
+                let reason = String::from_utf8_lossy(&bytes).into_owned();
+                Self::End { step, aborted: Some((first as usize, reason)) }
+            }
             _ => return Err(io::ErrorKind::InvalidData.into()),
         })
     }

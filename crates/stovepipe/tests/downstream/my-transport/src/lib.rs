@@ -17,11 +17,13 @@
 mod frame;
 mod link;
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::pin::Pin;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
 
@@ -52,6 +54,7 @@ impl Tcp {
     pub fn join(rank: usize, listener: &TcpListener, addresses: &[SocketAddr]) -> io::Result<Self> {
         let (mut own, mut peers) = (None, Vec::new());
         let streams = link::with_all(rank, listener, addresses)?;
+        let stand_ins = StandIns::default();
         for (endpoint, stream) in InProcess::group(addresses.len()).into_iter().zip(streams) {
             let Some(stream) = stream else {
                 own = Some(endpoint);
@@ -59,7 +62,8 @@ impl Tcp {
                 continue;
             };
             let (frames, writer) = link::writer(stream.try_clone()?);
-            link::reader(stream, move |frame| act(&endpoint, frame, rank)); // 4: drops it
+            let peer = StandIn::new(endpoint, &stand_ins);
+            link::reader(stream, move |frame| peer.act(frame, rank)); // 4: drops it
             peers.push(Some(Peer { frames, writer }));
         }
         let no_rank = || io::Error::other(format!("no rank {rank} among {}", addresses.len()));
@@ -83,6 +87,14 @@ impl Tcp {
             let failed = |_| Err(io::Error::other("a rank panicked while it joined"));
             joining.into_iter().map(|rank| rank.join().unwrap_or_else(failed)).collect()
         })
+    }
+
+    /// By whom a step was aborted and why, as far as this rank knows.
+    fn aborted(&self, step: u64) -> Option<(usize, String)> {
+        match poll_once(&mut self.mailboxes.all_gather(step, u32::MAX, Vec::new())) {
+            Poll::Ready(Err(TransportError::Aborted { by, reason, .. })) => Some((by, reason)),
+            _ => None,
+        }
     }
 
     fn tell(&self, to: usize, frame: Frame) -> Result<(), TransportError> {
@@ -148,25 +160,64 @@ impl<V: Wire> Transport<V> for Tcp {
     }
 
     fn end_step(&self, step: u64) {
+        // A peer may hear of the end before it hears of the abort, which comes over another link.
+        let aborted = self.aborted(step);
         self.mailboxes.end_step(step);
-        self.tell_all(|| Frame::End { step });
+        self.tell_all(|| Frame::End { step, aborted: aborted.clone() });
     }
 }
 
-/// 3: does on the endpoint that stands for a peer what the peer did. If that fails, this rank has
-/// ended or aborted the step and asks no more.
-fn act(peer: &InProcess<Vec<u8>>, frame: Frame, me: usize) {
-    match frame {
-        Frame::Message(tag, bytes) => {
-            let _ = poll_once(&mut peer.send(me, tag, bytes));
-        }
-        Frame::Gather { step, round, bytes } => {
-            // What the first poll contributes stands, though the future is dropped.
-            let _ = poll_once(&mut peer.all_gather(step, round, bytes));
-        }
-        Frame::Abort { step, reason } => peer.abort(step, &reason),
-        Frame::End { step } => peer.end_step(step),
+/// The endpoints that stand for the peers, by rank, as long as their links are open.
+type StandIns = Arc<Mutex<BTreeMap<usize, Arc<InProcess<Vec<u8>>>>>>;
+
+/// The endpoint that stands for one peer.
+struct StandIn {
+    rank: usize,
+    all: StandIns,
+}
+
+impl StandIn {
+    fn new(endpoint: InProcess<Vec<u8>>, all: &StandIns) -> Self {
+        let rank = Transport::rank(&endpoint);
+        let all = Arc::clone(all);
+        lock(&all).insert(rank, Arc::new(endpoint));
+        Self { rank, all }
     }
+
+    /// 3: does on the endpoint what the peer did. If that fails, this rank has ended or aborted the
+    /// step and asks no more.
+    fn act(&self, frame: Frame, me: usize) {
+        let endpoint = |rank: usize| lock(&self.all).get(&rank).cloned();
+        let Some(peer) = endpoint(self.rank) else { return };
+        match frame {
+            Frame::Message(tag, bytes) => {
+                let _ = poll_once(&mut peer.send(me, tag, bytes));
+            }
+            Frame::Gather { step, round, bytes } => {
+                // What the first poll contributes stands, though the future is dropped.
+                let _ = poll_once(&mut peer.all_gather(step, round, bytes));
+            }
+            Frame::Abort { step, reason } => peer.abort(step, &reason),
+            Frame::End { step, aborted } => {
+                if let Some((by, reason)) = aborted
+                    && let Some(other) = endpoint(by)
+                {
+                    other.abort(step, &reason);
+                }
+                peer.end_step(step);
+            }
+        }
+    }
+}
+
+impl Drop for StandIn {
+    fn drop(&mut self) {
+        lock(&self.all).remove(&self.rank);
+    }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
