@@ -177,7 +177,7 @@ mod tests {
         long[BLOCK - 8] = 1;
         assert_eq!(read(&long), None);
         let mut unknown = good;
-        unknown[8] = 7;
+        unknown[8] = 8;
         assert_eq!(read(&unknown), None);
     }
 }
