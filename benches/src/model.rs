@@ -111,36 +111,27 @@ impl Block {
         }
     }
 
-    fn attention(&self, x: Tensor<3>) -> Tensor<3> {
+    fn attention(&self, x: Tensor<3>, context: &LayerContext<'_>) -> Tensor<3> {
         let [batch, seq, dim] = x.dims();
         let width = dim / self.heads;
-        let qkv = linear(&self.qkv, x);
+        let qkv = context.linear(&self.qkv, x);
         let part = |index: usize| {
             let part = qkv.clone().narrow(2, index * dim, dim);
             part.reshape([batch, seq, self.heads, width]).swap_dims(1, 2)
         };
         let scores = part(0).matmul(part(1).swap_dims(2, 3)).div_scalar((width as f64).sqrt());
         let mixed = softmax(scores, 3).matmul(part(2));
-        linear(&self.out, mixed.swap_dims(1, 2).reshape([batch, seq, dim]))
+        context.linear(&self.out, mixed.swap_dims(1, 2).reshape([batch, seq, dim]))
     }
-}
-
-/// Multiplies all positions of all samples at once, as PyTorch's layers do. Burn's multiply sample
-/// by sample where each has a multiple of 32 rows, which LibTorch does more slowly.
-fn linear(layer: &Linear, x: Tensor<3>) -> Tensor<3> {
-    let [batch, seq, dim] = x.dims();
-    let y = layer.forward(x.reshape([batch * seq, dim]));
-    let width = y.dims()[1];
-    y.reshape([batch, seq, width])
 }
 
 impl Layer for Block {
     type Input = Tensor<3>;
     type Output = Tensor<3>;
 
-    fn forward(&self, x: Tensor<3>, _: &mut LayerContext<'_>) -> Tensor<3> {
-        let x = x.clone() + self.attention(self.norm_attention.forward(x));
-        let hidden = gelu(linear(&self.up, self.norm_mlp.forward(x.clone())));
-        x + linear(&self.down, hidden)
+    fn forward(&self, x: Tensor<3>, context: &mut LayerContext<'_>) -> Tensor<3> {
+        let x = x.clone() + self.attention(self.norm_attention.forward(x), context);
+        let hidden = gelu(context.linear(&self.up, self.norm_mlp.forward(x.clone())));
+        x + context.linear(&self.down, hidden)
     }
 }

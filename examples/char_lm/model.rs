@@ -96,13 +96,13 @@ impl Block {
         }
     }
 
-    fn attention(&self, x: Tensor<3>) -> Tensor<3> {
+    fn attention(&self, x: Tensor<3>, context: &LayerContext<'_>) -> Tensor<3> {
         let [batch, seq, dim] = x.dims();
         let width = dim / self.heads;
         let split = |x: Tensor<3>| x.reshape([batch, seq, self.heads, width]).swap_dims(1, 2);
-        let query = split(self.query.forward(x.clone()));
-        let key = split(self.key.forward(x.clone()));
-        let value = split(self.value.forward(x));
+        let query = split(context.linear(&self.query, x.clone()));
+        let key = split(context.linear(&self.key, x.clone()));
+        let value = split(context.linear(&self.value, x));
         let scores = query.matmul(key.swap_dims(2, 3)).div_scalar((width as f64).sqrt());
         let ahead = Tensor::<2, Bool>::tril_mask([seq, seq], 0, &scores.device());
         let scores = scores.mask_fill(
@@ -110,7 +110,7 @@ impl Block {
             f32::NEG_INFINITY,
         );
         let mixed = softmax(scores, 3).matmul(value);
-        self.out.forward(mixed.swap_dims(1, 2).reshape([batch, seq, dim]))
+        context.linear(&self.out, mixed.swap_dims(1, 2).reshape([batch, seq, dim]))
     }
 }
 
@@ -118,9 +118,9 @@ impl Layer for Block {
     type Input = Tensor<3>;
     type Output = Tensor<3>;
 
-    fn forward(&self, x: Tensor<3>, _: &mut LayerContext<'_>) -> Tensor<3> {
-        let x = x.clone() + self.attention(self.norm_attention.forward(x));
-        let hidden = gelu(self.up.forward(self.norm_mlp.forward(x.clone())));
-        x + self.down.forward(hidden)
+    fn forward(&self, x: Tensor<3>, context: &mut LayerContext<'_>) -> Tensor<3> {
+        let x = x.clone() + self.attention(self.norm_attention.forward(x), context);
+        let hidden = gelu(context.linear(&self.up, self.norm_mlp.forward(x.clone())));
+        x + context.linear(&self.down, hidden)
     }
 }

@@ -34,6 +34,7 @@ pub(crate) const FLOORS: &[(&str, Floors)] = &[
         ],
     ),
     ("stovepipe-cuda", &[]),
+    ("stovepipe-emulate", &[&["stage"], &["emulation"]]),
     ("stovepipe-flex", &[]),
     (
         "stovepipe-mpi",

@@ -13,7 +13,7 @@ use crate::tidy;
 
 /// The crates of the workspace that each crate may depend on. Dependencies point down: nothing
 /// lower knows anything higher, and only what is on top of `stovepipe-burn` knows Burn.
-const MAY_KNOW: [(&str, &[&str]); 14] = [
+const MAY_KNOW: [(&str, &[&str]); 15] = [
     ("stovepipe-schedule", &[]),
     ("stovepipe-partition", &[]),
     ("stovepipe-transport", &[]),
@@ -32,6 +32,7 @@ const MAY_KNOW: [(&str, &[&str]); 14] = [
     ),
     ("stovepipe-cuda", &["stovepipe-burn"]),
     ("stovepipe-flex", &["stovepipe-burn"]),
+    ("stovepipe-emulate", &["stovepipe-runtime", "stovepipe-schedule"]),
     ("stovepipe-mpi", &["stovepipe-transport"]),
     ("stovepipe-tch", &["stovepipe-burn"]),
     ("stovepipe-wgpu", &["stovepipe-burn"]),
@@ -56,12 +57,13 @@ const MAY_KNOW: [(&str, &[&str]); 14] = [
 ];
 
 /// Crates that must not pull in Burn, however indirectly.
-pub(crate) const WITHOUT_BURN: [&str; 8] = [
+pub(crate) const WITHOUT_BURN: [&str; 9] = [
     "stovepipe-schedule",
     "stovepipe-partition",
     "stovepipe-checkpoint",
     "stovepipe-transport",
     "stovepipe-runtime",
+    "stovepipe-emulate",
     "stovepipe-mpi",
     "stovepipe-tune",
     "stovepipe-cli",

@@ -9,6 +9,7 @@ use crate::value::boundary::Boundary;
 pub(crate) mod apply;
 pub(crate) mod batch_norm;
 pub(crate) mod context;
+pub(crate) mod flat;
 pub(crate) mod noise;
 pub(crate) mod random;
 pub(crate) mod sample_axis;
