@@ -96,7 +96,7 @@ impl Link {
         let parts: Vec<&[u8]> = places.iter().flat_map(|place| place.chunks(LONGEST)).collect();
         let lengths: Vec<c_int> = parts.iter().map(|part| part.len() as c_int).collect();
         let starts: Vec<ffi::MPI_Aint> =
-            parts.iter().map(|part| part.as_ptr().addr() as ffi::MPI_Aint).collect();
+            parts.iter().map(|part| part.as_ptr().expose_provenance() as ffi::MPI_Aint).collect();
         let count = parts.len() as c_int;
         let mut made = MaybeUninit::uninit();
         // SAFETY: both lists have `count` entries; the calls fill `made`.

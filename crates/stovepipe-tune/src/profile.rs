@@ -81,6 +81,8 @@ impl Profile {
             workspace_bytes: u64,
             layers: Vec<LayerProfile>,
         }
+        // Some editors begin a file with a byte order mark.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let Head { version } = serde_json::from_str(text)?;
         if version != Self::VERSION {
             return Err(TuneError::Version { found: version, known: Self::VERSION });

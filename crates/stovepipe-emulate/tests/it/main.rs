@@ -2,8 +2,8 @@
 
 use stovepipe_emulate::{Emulation, EmulationError};
 use stovepipe_schedule::{
-    CostModel, Edges, Mode, NamedSchedule, OneFOneB, Program, Retention, Schedule, Shape, StageCost,
-    StageRetention, schedules, simulate,
+    CostModel, Edges, Mode, NamedSchedule, OneFOneB, Program, Retention, Schedule, Shape,
+    StageCost, StageRetention, schedules, simulate,
 };
 
 fn program(schedule: &dyn Schedule, ranks: usize, drops: bool) -> Option<Program> {

@@ -67,6 +67,11 @@ pub(crate) fn read_rows(text: &str) -> Result<Vec<Vec<Action>>, PlanError> {
 }
 
 fn csv_rows(text: &str) -> Result<Vec<Vec<Action>>, PlanError> {
+    // The reader leaves empty lines out, so that all below would be taken for other ranks'.
+    if let Some(line) = text.trim_end().lines().position(|line| line.trim().is_empty()) {
+        let problem = format!("line {} is empty: each line is a rank, which has actions", line + 1);
+        return Err(PlanError::File { problem });
+    }
     let mut options = csv::ReaderBuilder::new();
     let mut reader = options.has_headers(false).flexible(true).from_reader(text.as_bytes());
     let mut rows = Vec::new();

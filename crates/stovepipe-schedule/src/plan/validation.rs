@@ -1,7 +1,7 @@
 //! Makes sure that rows of actions are complete, in order, and keep each stage on one rank. Whether
 //! ranks wait for each other is looked for in `progress`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::plan::grid::bad_cell;
 use crate::words::compute::{Compute, ComputeKind};
@@ -160,9 +160,16 @@ fn is_backward(kind: ComputeKind) -> bool {
     matches!(kind, ComputeKind::Backward | ComputeKind::BackwardInput | ComputeKind::BackwardWeight)
 }
 
-/// The error for the first stage and micro-batch without a forward. It is expected at the end of
-/// the row that holds the stage, or of the last row.
+/// The error for rows that are too short: for the first action that is there twice, or for the
+/// first stage and micro-batch without a forward. That is expected at the end of the row that holds
+/// the stage, or of the last row.
 fn gap(rows: &[Vec<Compute>], micro_batches: usize) -> PlanError {
+    let mut seen = HashSet::new();
+    for (rank, row) in rows.iter().enumerate() {
+        if let Some(position) = row.iter().position(|action| !seen.insert(*action)) {
+            return bad_cell(rows, rank, position, Fault::Doubled(row[position].into()));
+        }
+    }
     let mut forwards: HashMap<Stage, Vec<MicroBatch>> = HashMap::new();
     for action in rows.iter().flatten().filter(|a| a.kind == ComputeKind::Forward) {
         forwards.entry(action.stage).or_default().push(action.micro_batch);

@@ -14,19 +14,21 @@ pub fn render_trace(timelines: &[(&str, &Timeline)], seconds_per_unit: f64) -> S
     // The format counts in microseconds.
     let micros = |time: f64| time * seconds_per_unit * 1e6;
     let mut events: Vec<Value> = Vec::new();
-    for (process, (name, timeline)) in timelines.iter().enumerate() {
+    // From 1 on: tools take process and thread 0 for the idle task.
+    for (process, (name, timeline)) in (1..).zip(timelines) {
         events.push(json!({
             "name": "process_name", "ph": "M", "pid": process, "args": {"name": name},
         }));
         for rank in 0..timeline.ranks() {
+            let thread = rank + 1;
             events.push(json!({
-                "name": "thread_name", "ph": "M", "pid": process, "tid": rank,
+                "name": "thread_name", "ph": "M", "pid": process, "tid": thread,
                 "args": {"name": format!("rank {rank}")},
             }));
             for span in timeline.spans(rank) {
                 events.push(json!({
                     "name": span.action.to_string(), "cat": category(&span.action), "ph": "X",
-                    "pid": process, "tid": rank,
+                    "pid": process, "tid": thread,
                     "ts": micros(span.start), "dur": micros(span.duration()),
                     "args": {
                         "stage": span.action.stage(), "micro_batch": span.action.micro_batch(),
@@ -35,7 +37,7 @@ pub fn render_trace(timelines: &[(&str, &Timeline)], seconds_per_unit: f64) -> S
             }
             if let Some(update) = timeline.update(rank) {
                 events.push(json!({
-                    "name": "update", "cat": "update", "ph": "X", "pid": process, "tid": rank,
+                    "name": "update", "cat": "update", "ph": "X", "pid": process, "tid": thread,
                     "ts": micros(update.start), "dur": micros(update.end - update.start),
                 }));
             }
@@ -73,6 +75,8 @@ mod tests {
         let events = trace["traceEvents"].as_array().expect("events");
         let find = |name: &str| events.iter().find(|e| e["name"] == name).expect("the event");
         assert_eq!(find("1F0")["ts"], 1000.0);
+        assert_eq!((&find("1F0")["pid"], &find("1F0")["tid"]), (&json!(1), &json!(2)));
+        assert!(events.iter().all(|e| e["pid"] != 0 && e["tid"] != 0));
         assert_eq!(find("1F0")["dur"], 1000.0);
         assert_eq!(find("1F0")["cat"], "forward");
         assert_eq!(find("0SEND_F0")["cat"], "communication");

@@ -113,6 +113,9 @@ impl CostModel {
 
     /// The median time of each kind of action on each stage in measured timelines of one program.
     /// Kinds that didn't run cost nothing; the update of a rank counts for its lowest stage.
+    ///
+    /// Where backwards ran split, a whole one costs what `I` and `W` took together; where a stage
+    /// ran both, a whole one counts, and `I` costs what `W` leaves of it.
     #[must_use]
     pub fn measured(timelines: &[Timeline], program: &Program) -> Self {
         let time = |stage: Stage, kind: ComputeKind| {
@@ -126,12 +129,22 @@ impl CostModel {
             let updates = timelines.iter().filter_map(|t| t.update(rank));
             median(updates.map(|update| update.end - update.start).collect())
         };
-        let stages = Stage::first(program.plan().stages()).map(|stage| StageCost {
-            forward: time(stage, ComputeKind::Forward),
-            backward: time(stage, ComputeKind::Backward),
-            weight_grad: time(stage, ComputeKind::BackwardWeight),
-            recompute: time(stage, ComputeKind::Recompute),
-            update: update(stage),
+        let ran = |stage: Stage, kind: ComputeKind| {
+            timelines.iter().any(|t| t.durations(stage, kind).next().is_some())
+        };
+        let stages = Stage::first(program.plan().stages()).map(|stage| {
+            let weight_grad = time(stage, ComputeKind::BackwardWeight);
+            let backward = match ran(stage, ComputeKind::Backward) {
+                true => time(stage, ComputeKind::Backward),
+                false => time(stage, ComputeKind::BackwardInput) + weight_grad,
+            };
+            StageCost {
+                forward: time(stage, ComputeKind::Forward),
+                backward,
+                weight_grad: weight_grad.min(backward),
+                recompute: time(stage, ComputeKind::Recompute),
+                update: update(stage),
+            }
         });
         Self::new(stages.collect::<Vec<_>>())
     }
@@ -257,7 +270,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Edges, GPipe, Retention, Schedule, Shape, simulate};
+    use crate::{Edges, GPipe, Retention, Schedule, Shape, ZbH1, simulate};
 
     #[test]
     fn costs_measured_on_a_simulated_timeline_are_those_it_was_simulated_with() {
@@ -273,6 +286,26 @@ mod tests {
         let costs = CostModel::new(stages);
         let timeline = simulate(&program, &costs).expect("simulates");
         assert_eq!(CostModel::measured(&[timeline], &program), costs);
+    }
+
+    #[test]
+    fn split_backwards_cost_what_they_took() {
+        let stages = [1.0, 2.0, 3.0].map(|f| StageCost {
+            weight_grad: 0.75 * f,
+            recompute: 0.0,
+            ..StageCost::new(f, 2.0 * f)
+        });
+        let costs = CostModel::new(stages);
+        let plan = ZbH1.plan(Shape::new(3, 4)).expect("a plan");
+        let program =
+            Program::lower(&plan, &Edges::chain(3), &Retention::keep_all(&plan)).expect("lowers");
+        let timeline = simulate(&program, &costs).expect("simulates");
+        let measured = CostModel::measured(&[timeline], &program);
+        assert!(measured.stages().iter().zip(costs.stages()).all(|(found, expected)| {
+            let same = |a: f64, b: f64| (a - b).abs() < 1e-9;
+            same(found.backward, expected.backward) && same(found.weight_grad, expected.weight_grad)
+        }));
+        simulate(&program, &measured).expect("it can be simulated again");
     }
 
     #[test]

@@ -150,11 +150,14 @@ impl Timeline {
         let Some(mut rank) = (0..self.ranks()).max_by(|a, b| end(a).total_cmp(&end(b))) else {
             return path;
         };
-        // How much of the row is still before the path's start.
-        let mut left = self.ranks[rank].len();
+        // How much of each row is still before the path's start. It only shrinks: in a timeline
+        // whose messages wait for each other, which can't have run, the path ends there.
+        let mut before_path: Vec<usize> = self.ranks.iter().map(Vec::len).collect();
+        let mut left = before_path[rank];
         while let Some(span) = left.checked_sub(1).map(|last| self.ranks[rank][last]) {
             let acting = Rank::new(rank);
             left -= 1;
+            before_path[rank] = left;
             let mut step = span;
             if let Action::Recv(message) = span.action {
                 let sender = rank_of.get(&message.from).filter(|_| span.duration() > 0.0);
@@ -162,7 +165,8 @@ impl Timeline {
                     let row = &self.ranks[sender];
                     let before = row.partition_point(|s| s.start <= span.end);
                     let send = Action::Send(message);
-                    Some((sender, row[..before].iter().rposition(|s| s.action == send)?))
+                    let place = row[..before].iter().rposition(|s| s.action == send)?;
+                    (place < before_path[sender]).then_some((sender, place))
                 });
                 if let Some((sender, place)) = place {
                     // While the message was on its way, not while its sender was still computing.
@@ -194,7 +198,8 @@ impl Timeline {
 #[cfg(test)]
 mod tests {
     use crate::{
-        CostModel, Edges, GPipe, Link, Program, Retention, Schedule, Shape, StageCost, simulate,
+        Action, Compute, CostModel, Direction, Edges, GPipe, Link, Message, MicroBatch, Program,
+        Retention, Schedule, Shape, Span, Stage, StageCost, Timeline, simulate,
     };
 
     fn path(costs: &CostModel, micro_batches: usize) -> (Vec<String>, f64, f64) {
@@ -215,6 +220,32 @@ mod tests {
         let expected = ["0F0", "1F0", "2F0", "2F1", "3F1", "3B1", "2B1", "2B0", "1B0", "0B0"];
         assert_eq!(path, expected);
         assert_eq!(length, makespan);
+    }
+
+    #[test]
+    fn the_path_of_a_timeline_that_cannot_be_ends() {
+        let s = Stage::new;
+        let message = |direction, from, to| Message {
+            direction,
+            from: s(from),
+            to: s(to),
+            micro_batch: MicroBatch::new(0),
+        };
+        let (up, down) = (message(Direction::Forward, 0, 1), message(Direction::Backward, 1, 0));
+        // Each rank sends at the very moment at which it receives what the other sends.
+        let row = |received, sent, stage| {
+            let forward = Compute::forward(s(stage), MicroBatch::new(0)).into();
+            let span = |action, start, end| Span { action, start, end };
+            let (received, sent) = (Action::Recv(received), Action::Send(sent));
+            vec![
+                span(sent, 1.0, 1.0),
+                span(received, 0.0, 1.0),
+                span(sent, 1.0, 1.0),
+                span(forward, 1.0, 2.0),
+            ]
+        };
+        let timeline = Timeline::new(vec![row(down, up, 0), row(up, down, 1)], vec![None, None]);
+        assert!(timeline.critical_path().len() <= 8);
     }
 
     #[test]

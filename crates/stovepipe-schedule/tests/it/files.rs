@@ -105,6 +105,22 @@ fn kind() -> impl Strategy<Value = &'static str> {
 }
 
 /// Text that looks like a plan file more often than not.
+#[test]
+fn lines_and_cells_at_fault_are_named() {
+    let refused = |text: &str| Program::read(text, None).expect_err("refused").to_string();
+    let error = refused("0F0,0B0\n\n1F0,1B0\n");
+    assert!(error.contains("line 2 is empty"), "{error}");
+    let error = refused("\n0F0,0B0\n");
+    assert!(error.contains("line 1 is empty"), "{error}");
+    // The first of two faults: the action is there twice, and others are missing.
+    let error = refused("0F0,0F0,0F1,0F5\n");
+    assert!(error.contains("0F0 [0F0] 0F1"), "{error}");
+    let error = refused("0F0,0F1,0F5\n");
+    assert!(error.contains("[0F2?]"), "{error}");
+    // Empty lines at the end are no ranks.
+    Program::read("0F0,0B0\n\n\n", None).expect("a plan");
+}
+
 fn nearly_csv() -> impl Strategy<Value = String> {
     let cell = prop_oneof![
         8 => (0u32..4, prop::sample::select(vec!["F", "B", "I", "W", "R"]), 0u32..4)
