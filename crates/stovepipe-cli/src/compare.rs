@@ -5,7 +5,7 @@ use clap::Args;
 use serde::Serialize;
 use stovepipe_schedule::{Mode, NamedSchedule, Plan, Schedule, schedules, simulate};
 
-use crate::costs::{CostArguments, Per};
+use crate::costs::CostArguments;
 use crate::output::{self, percent, time};
 use crate::shape::ShapeArguments;
 
@@ -19,7 +19,10 @@ use crate::shape::ShapeArguments;
 pub(crate) struct Arguments {
     #[command(flatten)]
     shape: ShapeArguments,
-    #[command(flatten, next_help_heading = "Costs (one value for all ranks, or one for each)")]
+    #[command(
+        flatten,
+        next_help_heading = "Costs of a rank (one value for all, or one for each rank or stage)"
+    )]
     costs: CostArguments,
     /// Writes JSON.
     #[arg(long, help_heading = "Output")]
@@ -80,9 +83,9 @@ impl Arguments {
     }
 
     fn row(&self, schedule: &dyn Schedule, plan: &Plan) -> Result<Row> {
-        let program = self.costs.program(plan, Per::Rank)?;
-        let timeline = simulate(&program, &self.costs.model(plan, Per::Rank)?)?;
-        let memory = self.costs.memory(plan, Per::Rank)?;
+        let program = self.costs.program(plan)?;
+        let timeline = simulate(&program, &self.costs.model(plan)?)?;
+        let memory = self.costs.memory(plan)?;
         let ranks = 0..plan.ranks();
         let bytes = |stages| ranks.clone().map(|rank| program.peak_bytes(rank, stages)).collect();
         let messages = ranks.clone().flat_map(|rank| program.row(rank));
@@ -137,7 +140,8 @@ impl Comparison {
             table.add_row(cells);
         }
         let mut text = format!(
-            "{table}\nkept: the most micro-batches whose activations a whole rank holds at once\n"
+            "{table}\ncosts are those of a whole rank, shared among its stages\n\
+             kept: the most micro-batches whose activations a whole rank holds at once\n"
         );
         for refusal in &self.refused {
             text.push_str(&format!("not listed: {}\n", refusal.reason));

@@ -7,48 +7,9 @@ use stovepipe_schedule::{CostModel, Edges, Link, Plan, Program, StageCost, Stage
 
 use crate::by_name::ByName;
 
-/// The things that values are given for.
-#[derive(Clone, Copy)]
-pub(crate) enum Per {
-    /// Each stage.
-    Stage,
-    /// Each rank, which shares its costs among its stages.
-    Rank,
-}
-
-impl Per {
-    fn unit(self) -> &'static str {
-        match self {
-            Self::Stage => "stages",
-            Self::Rank => "ranks",
-        }
-    }
-
-    fn count(self, plan: &Plan) -> usize {
-        match self {
-            Self::Stage => plan.stages(),
-            Self::Rank => plan.ranks(),
-        }
-    }
-
-    /// The place of each stage's value.
-    fn places(self, plan: &Plan) -> Vec<usize> {
-        match self {
-            Self::Stage => (0..plan.stages()).collect(),
-            Self::Rank => plan.placement().iter().map(|rank| rank.index()).collect(),
-        }
-    }
-
-    /// In how many parts a value is shared.
-    fn shares(self, plan: &Plan) -> usize {
-        match self {
-            Self::Stage => 1,
-            Self::Rank => plan.stages().div_ceil(plan.ranks()),
-        }
-    }
-}
-
-/// One value serves all; otherwise give one for each, separated by commas.
+/// Costs are those of a whole rank, which shares them out among its stages: so schedules with
+/// different numbers of stages per rank compare. One value serves all ranks, several separated by
+/// commas are one for each; as many as there are stages are those of the stages.
 #[derive(Args)]
 pub(crate) struct CostArguments {
     /// Time of a forward.
@@ -121,13 +82,13 @@ impl CostArguments {
     }
 
     /// The program of a plan with what is recomputed, each stage taken as one layer.
-    pub(crate) fn program(&self, plan: &Plan, per: Per) -> Result<Program> {
+    pub(crate) fn program(&self, plan: &Plan) -> Result<Program> {
         let default = if self.prices_recomputation() { "always" } else { "never" };
         let name = self.checkpoint.as_deref().unwrap_or(default);
         let mut facts = PolicyFacts::default();
-        if let Some(stages) = self.memory(plan, per)? {
+        if let Some(stages) = self.memory(plan)? {
             let stages = stages.iter().flat_map(|stage| &stage.layers);
-            let times = self.recompute_times(plan, per)?;
+            let times = self.recompute_times(plan)?;
             let layers = stages.zip(times);
             facts = facts.with_layers(
                 layers
@@ -146,8 +107,8 @@ impl CostArguments {
     }
 
     /// The costs of the plan's stages.
-    pub(crate) fn model(&self, plan: &Plan, per: Per) -> Result<CostModel> {
-        let values = |flag: &str, values: &[f64]| by_stage(flag, values, plan, per);
+    pub(crate) fn model(&self, plan: &Plan) -> Result<CostModel> {
+        let values = |flag: &str, values: &[f64]| by_stage(flag, values, plan);
         let forward = values("forward", &self.forward)?;
         let backward = values("backward", &self.backward)?;
         let update = values("update", &self.update)?;
@@ -155,7 +116,7 @@ impl CostArguments {
             [] => backward.iter().map(|backward| backward / 2.0).collect(),
             given => values("weight-grad", given)?,
         };
-        let recompute = self.recompute_times(plan, per)?;
+        let recompute = self.recompute_times(plan)?;
         let stages: Vec<StageCost> = (0..plan.stages())
             .map(|s| StageCost {
                 forward: forward[s],
@@ -175,23 +136,22 @@ impl CostArguments {
     }
 
     /// The time of each stage's recomputation.
-    fn recompute_times(&self, plan: &Plan, per: Per) -> Result<Vec<f64>> {
+    fn recompute_times(&self, plan: &Plan) -> Result<Vec<f64>> {
         match &self.recompute[..] {
-            [] => by_stage("forward", &self.forward, plan, per),
-            given => by_stage("recompute", given, plan, per),
+            [] => by_stage("forward", &self.forward, plan),
+            given => by_stage("recompute", given, plan),
         }
     }
 
     /// The bytes of each stage, if they are given.
-    pub(crate) fn memory(&self, plan: &Plan, per: Per) -> Result<Option<Vec<StageMemory>>> {
+    pub(crate) fn memory(&self, plan: &Plan) -> Result<Option<Vec<StageMemory>>> {
         if self.activation_bytes.is_empty() {
             return Ok(None);
         }
-        let activations = spread("activation-bytes", &self.activation_bytes, plan, per)?;
-        let (shares, input) = (per.shares(plan) as u64, self.boundary_bytes()? as u64);
-        let stages = per.places(plan).into_iter();
+        let input = self.boundary_bytes()? as u64;
+        let shares = shares("activation-bytes", &self.activation_bytes, plan)?.into_iter();
         let held =
-            stages.map(|place| StageMemory::whole(activations[place].div_ceil(shares), input));
+            shares.map(|(bytes, parts)| StageMemory::whole(bytes.div_ceil(parts as u64), input));
         Ok(Some(held.collect()))
     }
 
@@ -206,25 +166,37 @@ impl CostArguments {
 }
 
 /// One time for each stage.
-fn by_stage(flag: &str, values: &[f64], plan: &Plan, per: Per) -> Result<Vec<f64>> {
-    let spread = spread(flag, values, plan, per)?;
-    let shares = per.shares(plan) as f64;
-    Ok(per.places(plan).into_iter().map(|place| spread[place] / shares).collect())
+fn by_stage(flag: &str, values: &[f64], plan: &Plan) -> Result<Vec<f64>> {
+    let shares = shares(flag, values, plan)?.into_iter();
+    Ok(shares.map(|(value, parts)| value / parts as f64).collect())
 }
 
-/// One value for each, where one may serve all.
-fn spread<T: Copy>(flag: &str, values: &[T], plan: &Plan, per: Per) -> Result<Vec<T>> {
-    let count = per.count(plan);
-    match values {
-        [one] => Ok(vec![*one; count]),
-        many => {
-            ensure!(
-                many.len() == count,
-                "--{flag} has {} values for {count} {}: give one for each, or one for all",
-                many.len(),
-                per.unit()
-            );
-            Ok(many.to_vec())
+/// The value of which each stage has a part, and the number of such parts.
+fn shares<T: Copy>(flag: &str, values: &[T], plan: &Plan) -> Result<Vec<(T, usize)>> {
+    let (ranks, stages) = (plan.ranks(), plan.stages());
+    if values.len() == stages && stages != ranks {
+        return Ok(values.iter().map(|value| (*value, 1)).collect());
+    }
+    ensure!(
+        values.len() == 1 || values.len() == ranks,
+        "--{flag} has {} values for {ranks} ranks with {stages} stages: give one for each, or one for all",
+        values.len()
+    );
+    let of_stage = |rank: usize| {
+        let value = values[if values.len() == 1 { 0 } else { rank }];
+        (value, plan.stages_of(rank).len())
+    };
+    Ok(plan.placement().iter().map(|rank| of_stage(rank.index())).collect())
+}
+
+/// Says of how much costs are meant, where that isn't plain.
+pub(crate) fn convention(plan: &Plan) -> String {
+    match plan.stages() / plan.ranks() {
+        1 => String::new(),
+        stages => {
+            format!(
+                "costs are those of a whole rank, which shares them among its {stages} stages\n"
+            )
         }
     }
 }

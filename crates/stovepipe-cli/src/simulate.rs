@@ -10,7 +10,7 @@ use stovepipe_schedule::{
 };
 
 use crate::by_name::ByName;
-use crate::costs::{CostArguments, Per};
+use crate::costs::{CostArguments, convention};
 use crate::output::{self, percent, time};
 use crate::shape::ShapeArguments;
 
@@ -41,7 +41,10 @@ pub(crate) struct Arguments {
     /// Stages on each rank; by default 2 for schedules of several, otherwise 1.
     #[arg(long, value_name = "V")]
     stages_per_rank: Option<usize>,
-    #[command(flatten, next_help_heading = "Costs (one value for all stages, or one for each)")]
+    #[command(
+        flatten,
+        next_help_heading = "Costs of a rank (one value for all, or one for each rank or stage)"
+    )]
     costs: CostArguments,
     /// Draws the timeline.
     #[arg(long, value_name = "FILE", help_heading = "Output")]
@@ -77,7 +80,7 @@ struct RankResults {
 impl Arguments {
     pub(crate) fn run(&self) -> Result<()> {
         let program = self.program()?;
-        let timeline = simulate(&program, &self.costs.model(program.plan(), Per::Stage)?)?;
+        let timeline = simulate(&program, &self.costs.model(program.plan())?)?;
         let results = self.results(&program, &timeline)?;
         let name = self.schedule.as_deref().unwrap_or("plan");
         if let Some(file) = &self.svg {
@@ -87,7 +90,11 @@ impl Arguments {
         if let Some(file) = &self.trace {
             output::write(file, &render_trace(&[(name, &timeline)], 1.0))?;
         }
-        if self.json { output::print_json(&results) } else { output::print(&results.to_text()) }
+        if self.json {
+            output::print_json(&results)
+        } else {
+            output::print(&format!("{}{}", convention(program.plan()), results.to_text()))
+        }
     }
 
     fn program(&self) -> Result<Program> {
@@ -111,11 +118,11 @@ impl Arguments {
             stages_per_rank: self.stages_per_rank,
         };
         let plan = shape.plan(self.schedule.as_deref().unwrap_or_default())?;
-        self.costs.program(&plan, Per::Stage)
+        self.costs.program(&plan)
     }
 
     fn results(&self, program: &Program, timeline: &Timeline) -> Result<Results> {
-        let memory = self.costs.memory(program.plan(), Per::Stage)?;
+        let memory = self.costs.memory(program.plan())?;
         let rank = |rank: usize| RankResults {
             busy: timeline.busy(rank),
             idle: timeline.idle(rank),

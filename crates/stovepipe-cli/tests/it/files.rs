@@ -19,7 +19,7 @@ fn plans_go_through_files() {
         let checked = text(&format!("check {path}"));
         assert!(checked.contains("4 ranks, 8 stages, 8 micro-batches, 128 actions"), "{checked}");
         assert_eq!(json(&format!("check {path} --json"))["stages"], 8);
-        let found = json(&format!("simulate --plan {path} --forward 0.5 --backward 1 --json"));
+        let found = json(&format!("simulate --plan {path} --forward 1 --backward 2 --json"));
         assert_eq!(number(&found["makespan"]), 28.5);
     }
 }

@@ -78,7 +78,7 @@ fn schedules_at_four_ranks() {
         ("zb-h1", 27.0, 3.0, [4, 4, 4, 4]),
         ("zb-v", 25.5, 1.5, [8, 8, 8, 8]),
     ];
-    // `compare` takes the costs of a whole rank.
+    // Costs are those of a whole rank, in all commands.
     let all = json("compare --ranks 4 --micro-batches 8 --forward 1 --backward 2 --json");
     for (name, makespan, idle, peaks) in rows {
         let listed = all["schedules"].as_array().expect("schedules");
@@ -86,11 +86,9 @@ fn schedules_at_four_ranks() {
         assert_eq!(number(&row["makespan"]), makespan, "{name}");
         assert_eq!(row["idle"], serde_json::json!([idle, idle, idle, idle]), "{name}");
         assert_eq!(row["peak_activations"], serde_json::json!(peaks), "{name}");
-        // `simulate` those of a stage.
-        let (forward, backward) = if row["stages_per_rank"] == 2 { (0.5, 1.0) } else { (1.0, 2.0) };
         let found = json(&format!(
             "simulate --schedule {name} --ranks 4 --micro-batches 8 --stages-per-rank {} \
-             --forward {forward} --backward {backward} --json",
+             --forward 1 --backward 2 --json",
             row["stages_per_rank"]
         ));
         assert_eq!(number(&found["makespan"]), makespan, "{name}");
@@ -109,26 +107,46 @@ fn schedules_at_four_ranks() {
         let rank = &found["ranks"][0];
         (number(&rank["idle"]), rank["peak_activations"].as_u64())
     };
-    let half = "--forward 0.5 --backward 1";
-    assert_eq!(beyond("interleaved-1f1b", 6, half).1, Some(12));
-    assert_eq!(beyond("interleaved-1f1b", 3, half).0, 6.0);
+    let whole = "--forward 1 --backward 2";
+    assert_eq!(beyond("interleaved-1f1b", 6, whole).1, Some(12));
+    assert_eq!(beyond("interleaved-1f1b", 3, whole).0, 6.0);
     assert_eq!(beyond("zb-h1", 3, "").0, 4.0);
     // Idle (P-1)(F+B), over V, and (P-1)(F+I-W); peaks M, min(P, M), VP+P-1 and MV.
     for (schedule, m, costs, idle, peak) in [
         ("gpipe", 12, "--forward 2 --backward 5", 21.0, 12),
         ("1f1b", 12, "--forward 2 --backward 5", 21.0, 4),
-        ("interleaved-1f1b", 12, "--stages-per-rank 3 --forward 2 --backward 5", 21.0, 15),
-        ("looped-bfs", 12, "--stages-per-rank 3 --forward 2 --backward 5", 21.0, 36),
+        ("interleaved-1f1b", 12, "--stages-per-rank 3 --forward 6 --backward 15", 21.0, 15),
+        ("looped-bfs", 12, "--stages-per-rank 3 --forward 6 --backward 15", 21.0, 36),
         ("zb-h1", 12, "--forward 2 --backward 5 --weight-grad 2", 9.0, 4),
     ] {
         assert_eq!(beyond(schedule, m, costs), (idle, Some(peak)), "{schedule}");
     }
 
-    let found = json("simulate --schedule dualpipe-v --ranks 4 --micro-batches 10 --json");
+    // Two stages on a rank, each as long as one and two units.
+    let dualpipe = "simulate --schedule dualpipe-v --ranks 4 --micro-batches 10";
+    let found = json(&format!("{dualpipe} --forward 2 --backward 4 --json"));
     assert_eq!(number(&found["makespan"]), 63.0);
     for rank in found["ranks"].as_array().expect("ranks") {
         assert_eq!((number(&rank["idle"]), rank["peak_activations"].as_u64()), (3.0, Some(9)));
     }
+}
+
+#[test]
+fn costs_are_those_of_a_whole_rank_in_every_command() {
+    let simulate = |costs: &str| {
+        let run = "simulate --schedule interleaved-1f1b --ranks 2 --micro-batches 4";
+        number(&json(&format!("{run} {costs} --json"))["makespan"])
+    };
+    // One value for all, one for each rank, and one for each stage of half the time.
+    let expected = simulate("--forward 1 --backward 2");
+    assert_eq!(simulate("--forward 1,1 --backward 2,2"), expected);
+    assert_eq!(simulate("--forward 0.5,0.5,0.5,0.5 --backward 1,1,1,1"), expected);
+    assert_eq!(simulate("--forward 0.5,0.5,0.5,0.5 --backward 2"), expected);
+    // Beside 1F1B it has the smaller bubble.
+    let plain = json("simulate --schedule 1f1b --ranks 2 --micro-batches 4 --json");
+    assert!(expected < number(&plain["makespan"]));
+    let said = text("simulate --schedule interleaved-1f1b --ranks 2 --micro-batches 4");
+    assert!(said.contains("costs are those of a whole rank, which shares them among its 2 stages"));
 }
 
 #[test]
