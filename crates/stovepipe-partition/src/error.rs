@@ -141,6 +141,22 @@ pub enum PartitionError {
         memory: Vec<u64>,
     },
 
+    /// No cut that fits was found. There may be one.
+    #[error(
+        "no cut was found that fits, though there may be one: of those looked at {partition} comes \
+         closest, {}; use more ranks or more memory, keep fewer micro-batches, recompute \
+         activations, or give a cut of your own",
+        missing(.needed, .memory)
+    )]
+    NotFound {
+        /// The cut that lacks least.
+        partition: Partition,
+        /// The bytes that each rank needs for it.
+        needed: Vec<u64>,
+        /// The bytes that each rank has.
+        memory: Vec<u64>,
+    },
+
     /// A partitioner from outside this crate has its own reason to refuse.
     #[error("{partitioner}: {reason}")]
     Other {

@@ -7,6 +7,7 @@
 //! budget then takes over, which says how far from the best it may be.
 
 mod dealt;
+mod fitting;
 mod parts;
 mod search;
 mod shared;
@@ -38,6 +39,8 @@ use crate::partitioner::Partitioner;
 /// With several parts on a rank, a search looks at a million candidates at most: where that is all
 /// of them, the answer is the best there is by bottleneck, squared loads and earliest cuts. What
 /// [`solve`](Self::solve) returns says whether it is, and otherwise below what no partition can be.
+/// Where memory is tight, cuts that fit are looked for first; an error says whether there is none
+/// or whether none was found.
 ///
 /// ```
 /// use stovepipe_partition::{ConstrainedMinimax, Costs, Partitioner};
@@ -131,6 +134,8 @@ impl ConstrainedMinimax {
     ///
     /// - [`PartitionError::DoesNotFit`] if the layers need more memory than there is, however they
     ///   are cut.
+    /// - [`PartitionError::NotFound`] if several parts share a rank and no cut that fits was found
+    ///   among those looked at, which proves nothing.
     /// - [`PartitionError::NoPartition`] if pins and groups contradict each other.
     /// - [`PartitionError::Constraint`] if a constraint is for another number of layers or ranks,
     ///   or isn't a number.

@@ -272,3 +272,93 @@ fn large_requests_with_several_parts_on_a_rank_end_and_say_how_good_they_are() {
         .expect("can be cut");
     assert!(found.bound <= found.bottleneck && found.bottleneck < 1.1 * found.bound, "{found:?}");
 }
+
+/// Layers on ranks in turns, so many parts on each, limited to these bytes.
+fn limited(layers: &[LayerBytes], ranks: usize, rounds: usize, capacities: Vec<u64>) -> Memory {
+    let (layers, in_flight) = (layers.to_vec(), vec![1; ranks * rounds]);
+    Memory { layers, in_flight, capacities }
+}
+
+fn in_turns(ranks: usize, rounds: usize) -> Vec<usize> {
+    (0..ranks * rounds).map(|part| part % ranks).collect()
+}
+
+#[test]
+fn ranks_with_several_parts_are_filled_to_the_brim() {
+    let layers = vec![LayerBytes { fixed: 1, ..LayerBytes::default() }; 100];
+    let costs = Costs::uniform(100).expect("costs");
+    let partitioner = |capacity: u64| {
+        ConstrainedMinimax::new().placement(in_turns(8, 2)).memory(limited(
+            &layers,
+            8,
+            2,
+            vec![capacity; 8],
+        ))
+    };
+    let found = partitioner(13).partition(&costs, 16).expect("it fits");
+    let sizes = found.sizes();
+    assert!((0..8).all(|rank| sizes[rank] + sizes[rank + 8] <= 13), "{found}");
+    // 96 bytes are less than the layers have.
+    let error = partitioner(12).partition(&costs, 16).expect_err("it can't fit");
+    assert!(matches!(error, PartitionError::DoesNotFit { .. }), "{error}");
+    let PartitionError::DoesNotFit { needed, memory, .. } = error else { return };
+    assert!(needed.iter().zip(&memory).any(|(needed, has)| needed > has));
+}
+
+#[test]
+fn what_was_not_found_is_told_from_what_cannot_be() {
+    // Even and odd bytes: the sum would fit, and no cut does. There are too many to look at all.
+    let bytes = |layer: usize| if layer.is_multiple_of(2) { 1_000_000 } else { 3 };
+    let layers = |count| -> Vec<LayerBytes> {
+        let layers = (0..count).map(bytes);
+        layers.map(|fixed| LayerBytes { fixed, ..LayerBytes::default() }).collect()
+    };
+    let error = |count: usize, ranks: usize| {
+        let costs = Costs::uniform(count).expect("costs");
+        let all: u64 = (0..count).map(bytes).sum();
+        // Half a large layer more than an even share.
+        let capacity = all / ranks as u64 + 400_000;
+        let memory = limited(&layers(count), ranks, 2, vec![capacity; ranks]);
+        let partitioner = ConstrainedMinimax::new().placement(in_turns(ranks, 2)).memory(memory);
+        partitioner.partition(&costs, 2 * ranks).expect_err("nothing fits")
+    };
+    // 31 large layers on 7 ranks are 5 somewhere.
+    let many = error(62, 7);
+    assert!(matches!(many, PartitionError::NotFound { .. }), "{many}");
+    assert!(many.to_string().contains("though there may be one"), "{many}");
+    let few = error(10, 2);
+    assert!(matches!(few, PartitionError::DoesNotFit { .. }), "{few}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #[test]
+    fn tight_cuts_that_are_there_are_found(
+        ranks in 2usize..9, rounds in 2usize..4, seed in any::<u64>(), per_part in 4usize..9,
+    ) {
+        let parts = ranks * rounds;
+        let mut state = seed | 1;
+        let mut next = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        let sizes: Vec<usize> = (0..parts).map(|_| 1 + next(2 * per_part as u64) as usize).collect();
+        let count: usize = sizes.iter().sum();
+        let layers: Vec<LayerBytes> = (0..count)
+            .map(|_| LayerBytes { fixed: 50 + next(100), kept: next(50), ..LayerBytes::default() })
+            .collect();
+        // As much as a known cut needs, and a layer's worth.
+        let mut capacities = vec![100; ranks];
+        let mut start = 0;
+        for (part, size) in sizes.iter().enumerate() {
+            let bytes = layers[start..start + size].iter().map(|layer| layer.fixed + layer.kept);
+            capacities[part % ranks] += bytes.sum::<u64>();
+            start += size;
+        }
+        let memory = limited(&layers, ranks, rounds, capacities);
+        let costs = Costs::uniform(count).expect("costs");
+        let partitioner = ConstrainedMinimax::new().placement(in_turns(ranks, rounds)).memory(memory);
+        let found = partitioner.partition(&costs, parts);
+        prop_assert!(found.is_ok(), "{:?}", found);
+    }
+}

@@ -117,6 +117,10 @@ fn probe(plan: &Plan, policy: &dyn CheckpointPolicy, layers: usize) -> Probe {
 
 /// The bytes that the rank lacks which lacks most.
 fn missing(error: &PartitionError) -> Option<u64> {
-    let PartitionError::DoesNotFit { needed, memory, .. } = error else { return None };
+    let (PartitionError::DoesNotFit { needed, memory, .. }
+    | PartitionError::NotFound { needed, memory, .. }) = error
+    else {
+        return None;
+    };
     needed.iter().zip(memory).map(|(needed, has)| needed.saturating_sub(*has)).max()
 }

@@ -1,6 +1,7 @@
 //! Chooses the search, and says how good its answer is.
 
 use super::dealt::Room;
+use super::fitting::{Effort, Fitting};
 use super::parts::Parts;
 use super::shared::Shared;
 use crate::error::PartitionError;
@@ -18,6 +19,11 @@ pub struct Solution {
     /// proven to be the best.
     pub bound: f64,
 }
+
+/// How many candidates are looked at, and how many before a cut that fits is looked for by chance:
+/// of few layers they are all.
+const BUDGET: usize = 1_000_000;
+const FIRST_LOOK: usize = 50_000;
 
 /// The best partition, or the best that was found.
 pub(super) fn solve(parts: &Parts<'_>) -> Result<Solution, PartitionError> {
@@ -37,12 +43,31 @@ pub(super) fn solve(parts: &Parts<'_>) -> Result<Solution, PartitionError> {
     if !parts.can_be_dealt(f64::MAX, Room::Unlimited) {
         return Err(PartitionError::NoPartition);
     }
-    let mut shared = Shared::new(parts);
+    let fitting = Fitting::new(parts);
+    let cannot_fit = fitting.as_ref().is_some_and(Fitting::cannot_fit);
+    let mut shared = Shared::new(parts, fitting.as_ref());
     if alone {
         shared.improve(dealt().0.ranges().collect());
     }
-    let proven = shared.search();
-    let Some((bottleneck, _, ends)) = shared.best else { return Err(parts.misfit()) };
+    let mut proven = !cannot_fit && shared.search(if alone { BUDGET } else { FIRST_LOOK });
+    if let Some(fitting) = fitting.as_ref().filter(|_| !alone && !proven && !cannot_fit) {
+        let (ranges, _, fits) = fitting.search(Effort::Find);
+        if fits {
+            shared.improve(ranges);
+        }
+        proven = shared.search(BUDGET);
+    }
+    let Some((bottleneck, _, ends)) = shared.best else {
+        let effort = if cannot_fit || proven { Effort::Show } else { Effort::Find };
+        let closest = fitting.as_ref().map(|fitting| fitting.search(effort));
+        let (ranges, needed, _) = closest.unwrap_or_default();
+        let partition = Partition::from_ends(ranges.iter().map(|range| range.end).collect());
+        let memory = parts.memory.map(|memory| memory.capacities.clone()).unwrap_or_default();
+        return Err(match cannot_fit || proven {
+            true => PartitionError::DoesNotFit { partition, needed, memory },
+            false => PartitionError::NotFound { partition, needed, memory },
+        });
+    };
     // No rank is less busy than its longest part, nor all of them less than the work there is.
     let speed: f64 = (0..parts.ranks).map(|rank| parts.speed(rank)).sum();
     let bound = if proven {

@@ -2,14 +2,16 @@
 
 use std::ops::Range;
 
+use super::fitting::Fitting;
 use super::parts::Parts;
 
-/// How many candidates are looked at.
-const BUDGET: usize = 1_000_000;
+/// With more parts than these only single cuts are shifted to improve a partition.
+const MANY: usize = 40;
 
 /// The search where several parts share a rank: branch and bound in the order of the cuts.
 pub(super) struct Shared<'a, 'b> {
     parts: &'a Parts<'b>,
+    fitting: Option<&'a Fitting<'a, 'b>>,
     /// The bottleneck, the sum of squared loads and the ends of the parts.
     pub(super) best: Option<(f64, f64, Vec<usize>)>,
     budget: usize,
@@ -20,11 +22,12 @@ pub(super) struct Shared<'a, 'b> {
 }
 
 impl<'a, 'b> Shared<'a, 'b> {
-    pub(super) fn new(parts: &'a Parts<'b>) -> Self {
+    pub(super) fn new(parts: &'a Parts<'b>, fitting: Option<&'a Fitting<'a, 'b>>) -> Self {
         Self {
             parts,
+            fitting,
             best: None,
-            budget: BUDGET,
+            budget: 0,
             ends: Vec::with_capacity(parts.count),
             loads: vec![0.0; parts.ranks],
             holds: vec![0; parts.ranks],
@@ -32,28 +35,28 @@ impl<'a, 'b> Shared<'a, 'b> {
         }
     }
 
-    /// Takes a partition as the best so far, after shifting single cuts for as long as that helps.
+    /// Takes a partition as the best so far, after shifting cuts, alone or several in a row, for as
+    /// long as that helps.
     pub(super) fn improve(&mut self, mut ranges: Vec<Range<usize>>) {
         let value = |ranges: &[Range<usize>]| {
             let loads = self.parts.loads(ranges)?;
             Some((loads.iter().copied().fold(0.0, f64::max), squares(&loads)))
         };
         let Some(mut best) = value(&ranges) else { return };
+        // Rows of cuts hand a layer's worth to a part far away.
+        let longest_row = if ranges.len() <= MANY { ranges.len() } else { 1 };
         let mut improved = true;
         while improved {
             improved = false;
-            for cut in 1..ranges.len() {
-                let at = ranges[cut].start;
-                for to in [at - 1, at + 1] {
-                    if to <= ranges[cut - 1].start || to >= ranges[cut].end {
-                        continue;
-                    }
-                    let mut moved = ranges.clone();
-                    moved[cut - 1].end = to;
-                    moved[cut].start = to;
-                    if let Some(found) = value(&moved).filter(|found| *found < best) {
-                        (best, ranges, improved) = (found, moved, true);
-                        break;
+            for first in 1..ranges.len() {
+                for last in first..ranges.len().min(first + longest_row) {
+                    for back in [true, false] {
+                        let moved = shifted(&ranges, first, last, back);
+                        let found = moved.and_then(|moved| Some((value(&moved)?, moved)));
+                        if let Some((found, moved)) = found.filter(|(found, _)| *found < best) {
+                            (best, ranges, improved) = (found, moved, true);
+                            break;
+                        }
                     }
                 }
             }
@@ -61,8 +64,9 @@ impl<'a, 'b> Shared<'a, 'b> {
         self.best = Some((best.0, best.1, ranges.iter().map(|range| range.end).collect()));
     }
 
-    /// Whether the search came to its end.
-    pub(super) fn search(&mut self) -> bool {
+    /// Looks at so many candidates at most. Returns whether these were all.
+    pub(super) fn search(&mut self, budget: usize) -> bool {
+        self.budget = budget;
         self.descend(0, self.parts.costs.total());
         self.budget > 0
     }
@@ -77,7 +81,7 @@ impl<'a, 'b> Shared<'a, 'b> {
             }
             return;
         }
-        if self.leaves_too_little(left) {
+        if self.leaves_too_little(left) || self.leaves_too_much(start) {
             return;
         }
         let rank = self.parts.rank(part);
@@ -111,6 +115,14 @@ impl<'a, 'b> Shared<'a, 'b> {
         (self.loads[rank], self.holds[rank], self.works[rank]) = (load, held, working);
     }
 
+    /// Whether the ranks can't hold the layers from `start` on.
+    fn leaves_too_much(&self, start: usize) -> bool {
+        let Some((fitting, memory)) = self.fitting.zip(self.parts.memory) else { return false };
+        let room = memory.capacities.iter().zip(&self.holds);
+        let room: u128 = room.map(|(has, held)| u128::from(has.saturating_sub(*held))).sum();
+        fitting.least(start..self.parts.layers()) > room
+    }
+
     /// Whether the ranks can't take the work that is left without being busier than in the best
     /// partition so far.
     fn leaves_too_little(&self, left: f64) -> bool {
@@ -124,6 +136,23 @@ impl<'a, 'b> Shared<'a, 'b> {
         // With a margin for rounding.
         left * (1.0 - 1e-9) > room
     }
+}
+
+/// Shifts cuts in a row by one layer, if every part keeps a layer.
+fn shifted(
+    ranges: &[Range<usize>],
+    first: usize,
+    last: usize,
+    back: bool,
+) -> Option<Vec<Range<usize>>> {
+    let mut moved = ranges.to_vec();
+    for cut in first..=last {
+        let at = moved[cut].start;
+        let to = if back { at - 1 } else { at + 1 };
+        moved[cut - 1].end = to;
+        moved[cut].start = to;
+    }
+    (!moved[first - 1].is_empty() && !moved[last].is_empty()).then_some(moved)
 }
 
 fn squares(loads: &[f64]) -> f64 {
