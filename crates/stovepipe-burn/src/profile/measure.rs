@@ -10,7 +10,7 @@ use burn::lr_scheduler::module_lr_scheduler::{ModuleLearningRate, ModuleLrSchedu
 use burn::optim::{ModuleOptimizer, SgdConfig};
 use burn::tensor::Device;
 use stovepipe_runtime::RankThread;
-use stovepipe_tune::{LayerProfile, Profile};
+use stovepipe_tune::{LayerProfile, Measurement, Profile, Time};
 
 use crate::backend::Backend;
 use crate::backend::rank_job::RankJob;
@@ -19,7 +19,7 @@ use crate::error::profile::ProfileError;
 use crate::error::stage::StageError;
 use crate::layer::context::SkipValues;
 use crate::loss::erasure::ErasedLoss;
-use crate::model::layer_spec::{LayerSpec, MakeContext};
+use crate::model::layer_spec::{LayerSpec, MakeContext, first_trained};
 use crate::model::skips::skips_of;
 use crate::parameters::generator::LentGenerator;
 use crate::pipeline::builder::Builder;
@@ -38,7 +38,8 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
     /// Measures the model's layers on the backend's first device, with the first samples of a
     /// mini-batch.
     ///
-    /// The loss counts as a part of the last layer.
+    /// The loss counts as a part of the last layer. Layers in front of the first one that trains
+    /// have no backward.
     ///
     /// Layers are made a few at a time, and thrown away: whatever is built afterwards starts as
     /// if nothing had been measured.
@@ -77,7 +78,12 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
         };
         skips_of(&self.model.layers, &layer_facts)?;
         let bench = self.bench(backend, device, precision, side, profiling);
-        let (layers, workspace) = bench.measure_all(&self.model.layers, start, (loss, targets))?;
+        let (mut layers, workspace) =
+            bench.measure_all(&self.model.layers, start, (loss, targets))?;
+        // Nothing in front of what trains is recorded, recomputed or run backward.
+        for layer in &mut layers[..first_trained(&layer_facts).unwrap_or(0)] {
+            layer.measurements.iter_mut().for_each(without_backward);
+        }
         let name = format!("{} {}", bench.backend.name(), bench.backend.device_name(&bench.device));
         Ok(Profile::new(name, layers)?.with_workspace(workspace))
     }
@@ -104,6 +110,15 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
             side,
             profiling,
         }
+    }
+}
+
+/// Leaves the forward of a layer that has no backward.
+fn without_backward(measurement: &mut Measurement) {
+    (measurement.recompute, measurement.backward) = (Time::default(), Time::default());
+    if let Some(memory) = &mut measurement.memory {
+        (memory.activations, memory.backward) = (measurement.input_bytes, 0);
+        memory.forward = memory.untaped;
     }
 }
 

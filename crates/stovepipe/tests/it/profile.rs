@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use stovepipe::burn::module::Module;
 use stovepipe::burn::nn::{Linear, LinearConfig};
 use stovepipe::burn::tensor::{Device, Tensor};
 use stovepipe::prelude::*;
@@ -48,6 +49,23 @@ fn bytes_are_those_of_the_layers() {
     for measurement in profile.layers().iter().flat_map(|layer| &layer.measurements) {
         assert!(measurement.forward.median > 0.0 && measurement.backward.median > 0.0);
     }
+}
+
+#[test]
+fn what_does_not_train_has_no_backward() {
+    let linear = |d: &Device| LinearConfig::new(DIM, DIM).init(d);
+    let frozen = move |d: &Device| linear(d).no_grad();
+    let model = Sequential::<Tensor<2>>::new()
+        .push_module("frozen", frozen, |m: &Linear, x: Tensor<2>| m.forward(x))
+        .push_fn("gelu", |x: Tensor<2>| x.tanh())
+        .push_module("head", linear, |m: &Linear, x: Tensor<2>| m.forward(x))
+        .push_module("frozen too", frozen, |m: &Linear, x: Tensor<2>| m.forward(x));
+    let builder = Pipeline::builder(model).loss(MeanSquaredError).backend(Flex::new());
+    let x = || Tensor::<2>::ones([4, DIM], &Device::flex());
+    let profile = builder.profile(&Profiling::new([4]).runs(3), x(), x()).expect("a profile");
+    let has_backward = profile.layers().iter().map(|l| l.measurements[0].backward.median > 0.0);
+    assert_eq!(has_backward.collect::<Vec<_>>(), [false, false, true, true]);
+    assert!(profile.layers().iter().all(|l| l.measurements[0].forward.median > 0.0));
 }
 
 /// Finds a thousand bytes more whenever it is asked, and knows no peaks.
