@@ -30,7 +30,7 @@ struct Arguments {
     /// Steps of each row, of which the median counts.
     #[arg(long, default_value_t = 5)]
     steps: usize,
-    /// What `cargo bench` adds.
+    /// Taken because `cargo bench` gives it.
     #[arg(long, hide = true)]
     bench: bool,
 }

@@ -10,8 +10,8 @@ impl LayerContext<'_> {
     /// `[…, d_output]`.
     ///
     /// [`Linear::forward`] computes the same. But of a tensor with more than two axes it multiplies
-    /// sample by sample where that is as good for the forward. Its backward then makes a gradient of
-    /// the weight for each sample and adds them, which takes about twice as long.
+    /// sample by sample where that is as good for the forward. Its backward then makes a gradient
+    /// of the weight for each sample and adds them, which takes about twice as long.
     ///
     /// ```
     /// use burn::module::Module;

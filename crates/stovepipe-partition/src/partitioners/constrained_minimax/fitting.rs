@@ -12,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::dealt::Room;
 use super::parts::Parts;
-use crate::memory::Memory;
+use crate::memory::{LayerBytes, Memory};
 
 /// How much is tried.
 #[derive(Clone, Copy)]
@@ -50,7 +50,7 @@ impl<'a, 'b> Fitting<'a, 'b> {
     /// None if memory isn't limited.
     pub(super) fn new(parts: &'a Parts<'b>) -> Option<Self> {
         let memory = parts.memory?;
-        let sums = |bytes: fn(&crate::LayerBytes) -> u64| {
+        let sums = |bytes: fn(&LayerBytes) -> u64| {
             let mut sums = vec![0u128];
             for layer in &memory.layers {
                 sums.push(sums[sums.len() - 1] + u128::from(bytes(layer)));

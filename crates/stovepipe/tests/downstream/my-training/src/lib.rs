@@ -17,8 +17,8 @@ impl Layer for Block {
     type Input = Tensor<3>;
     type Output = Tensor<3>;
 
-    fn forward(&self, x: Tensor<3>, _: &mut LayerContext<'_>) -> Tensor<3> {
-        x.clone() + self.down.forward(gelu(self.up.forward(x)))
+    fn forward(&self, x: Tensor<3>, context: &mut LayerContext<'_>) -> Tensor<3> {
+        x.clone() + context.linear(&self.down, gelu(context.linear(&self.up, x)))
     }
 }
 
