@@ -40,6 +40,7 @@ pub(crate) const FLOORS: &[(&str, Floors)] = &[
         "stovepipe-mpi",
         &[
             &["backoff", "error", "frame", "pool", "round"],
+            &["limits"],
             &["endpoint", "link"],
             &["progress"],
             &["mpi"],

@@ -15,6 +15,15 @@ pub enum MpiError {
          process is done with MPI"
     )]
     Ended,
+    /// The environment doesn't say how long a process may be silent.
+    #[error(
+        "STOVEPIPE_MPI_SILENCE is `{found}`: give the seconds that a process may be silent, from 1 \
+         to a million, or leave it out for 15"
+    )]
+    Silence {
+        /// The text that it has.
+        found: String,
+    },
     /// The thread that makes MPI's calls can't be started.
     #[error("the thread for MPI can't be started: {reason}")]
     Thread {

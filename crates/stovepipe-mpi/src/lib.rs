@@ -30,6 +30,7 @@ mod backoff;
 mod endpoint;
 mod error;
 mod frame;
+mod limits;
 mod link;
 mod mpi;
 mod pool;

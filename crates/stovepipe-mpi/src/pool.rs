@@ -1,7 +1,9 @@
 //! Buffers that are used again, so that a step allocates none once a few have run.
 
-/// The most buffers that are kept. Those of a burst go back to the system.
+/// The most buffers that are kept, and the most bytes of them. Those of a burst go back to the
+/// system.
 const KEPT: usize = 64;
+const KEPT_BYTES: usize = 512 << 20;
 
 /// Buffers that nobody uses now.
 #[derive(Default)]
@@ -23,10 +25,15 @@ impl Pool {
         }
     }
 
-    /// Gives a buffer back.
+    /// Gives a buffer back. The oldest ones make room for it.
     pub(crate) fn put(&mut self, buffer: Vec<u8>) {
-        if self.free.len() < KEPT {
-            self.free.push(buffer);
+        if self.free.len() >= KEPT || buffer.capacity() > KEPT_BYTES {
+            return;
+        }
+        self.free.push(buffer);
+        let mut bytes: usize = self.free.iter().map(Vec::capacity).sum();
+        while bytes > KEPT_BYTES {
+            bytes -= self.free.remove(0).capacity();
         }
     }
 }
@@ -46,5 +53,16 @@ mod tests {
         assert_eq!(pool.take(50).capacity(), 50);
         (0..2 * KEPT).for_each(|_| pool.put(Vec::new()));
         assert_eq!(pool.free.len(), KEPT);
+    }
+
+    #[test]
+    fn bursts_of_large_buffers_are_given_back() {
+        let mut pool = Pool::default();
+        // Reserved, not touched: they take no memory.
+        (0..16).for_each(|_| pool.put(Vec::with_capacity(KEPT_BYTES / 4)));
+        let kept: usize = pool.free.iter().map(Vec::capacity).sum();
+        assert!(kept <= KEPT_BYTES && pool.free.len() == 4, "{kept}");
+        pool.put(Vec::with_capacity(KEPT_BYTES + 1));
+        assert_eq!(pool.free.len(), 4);
     }
 }

@@ -13,13 +13,10 @@ use crate::backoff::{Backoff, Outlook};
 use crate::endpoint::{After, EndpointState, whole};
 use crate::error::MpiError;
 use crate::frame::{self, Address, Frame, Head};
+use crate::limits::{Limits, SILENCE};
 use crate::link::{Link, UnderWay};
 use crate::pool::Pool;
 
-/// How often a process tells the next one that it is alive.
-const BEAT: Duration = Duration::from_secs(1);
-/// A process that is silent for longer takes the job down.
-const SILENCE: Duration = Duration::from_secs(15);
 /// How long a process that panicked waits for others to say what they have to say.
 const GRACE: Duration = Duration::from_secs(5);
 /// The job's exit status where this crate ends it.
@@ -62,6 +59,7 @@ pub(crate) struct MpiThread {
 
 /// Starts MPI.
 pub(crate) fn start() -> Result<MpiThread, MpiError> {
+    let limits = Limits::from_env()?;
     let shared = Arc::new(Shared {
         state: Mutex::new(ProcessState {
             endpoints: HashMap::new(),
@@ -84,7 +82,7 @@ pub(crate) fn start() -> Result<MpiThread, MpiError> {
         let (rank, ranks) = (world.rank() as usize, world.size() as usize);
         let link = Link::new(world.duplicate());
         let _ = sender.send(Ok((rank, ranks)));
-        Progress::new(rank, ranks, link, &of_thread).run();
+        Progress::new((rank, ranks), limits, link, &of_thread).run();
         // Dropping the universe ends MPI.
     };
     let failed = |reason: String| MpiError::Thread { reason };
@@ -110,6 +108,7 @@ pub(crate) fn endpoint_state(
 struct Progress<'a> {
     rank: usize,
     ranks: usize,
+    limits: Limits,
     link: Link,
     shared: &'a Shared,
     sending: Vec<UnderWay>,
@@ -122,10 +121,11 @@ struct Progress<'a> {
 }
 
 impl<'a> Progress<'a> {
-    fn new(rank: usize, ranks: usize, link: Link, shared: &'a Shared) -> Self {
+    fn new((rank, ranks): (usize, usize), limits: Limits, link: Link, shared: &'a Shared) -> Self {
         Self {
             rank,
             ranks,
+            limits,
             link,
             shared,
             sending: Vec::new(),
@@ -261,17 +261,17 @@ impl<'a> Progress<'a> {
             return;
         }
         let after = (self.rank + 1) % self.ranks;
-        if self.beat.elapsed() > BEAT && !self.byes[self.rank] {
+        if self.beat.elapsed() > self.limits.beat && !self.byes[self.rank] {
             self.beat = Instant::now();
             let beat = whole(Address { channel: 0, head: Head::Beat }, &[]);
             self.sending.push(self.link.send(after, beat));
         }
-        if self.heard.elapsed() > SILENCE && !self.byes[self.before()] {
+        if self.heard.elapsed() > self.limits.silence && !self.byes[self.before()] {
             self.give_up(&format!(
                 "rank {} has been silent for {} seconds: it was stopped or killed, or its \
-                 connection broke",
+                 connection broke; {SILENCE} sets another limit",
                 self.before(),
-                SILENCE.as_secs()
+                self.limits.silence.as_secs_f64()
             ));
         }
     }
