@@ -3,7 +3,7 @@
 use anyhow::{Result, anyhow, ensure};
 use clap::Args;
 use stovepipe_checkpoint::{LayerActivations, PolicyError, PolicyFacts, lower, policy_named};
-use stovepipe_schedule::{CostModel, Edges, Link, Plan, Program, StageCost, StageMemory};
+use stovepipe_schedule::{CostModel, Edges, Handling, Link, Plan, Program, StageCost, StageMemory};
 
 use crate::by_name::ByName;
 
@@ -62,6 +62,16 @@ pub(crate) struct CostArguments {
     /// Bytes of a message between neighbouring stages.
     #[arg(long, value_name = "N")]
     boundary_bytes: Option<f64>,
+    /// Time that a message takes of the rank that sends it, such as for encoding it.
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    send: f64,
+    /// Time that a message takes of the rank that receives it.
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    receive: f64,
+    /// Messages that may wait on a rank, of each other rank, before the sender waits; by default
+    /// they queue up.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    queue: Option<u64>,
     /// A rank can't compute while its message leaves.
     #[arg(long)]
     blocking_sends: bool,
@@ -129,10 +139,17 @@ impl CostArguments {
         let bandwidth = self.bandwidth.unwrap_or(f64::INFINITY);
         ensure!(bandwidth > 0.0, "--bandwidth is {bandwidth}: give a number above 0");
         let link = Link::of_bytes(self.latency, self.boundary_bytes()?, bandwidth);
-        Ok(CostModel::new(stages)
+        let model = CostModel::new(stages)
             .with_overhead(self.overhead)
             .with_link(link)
-            .with_blocking_sends(self.blocking_sends))
+            .with_handling(Handling { send: self.send, receive: self.receive })
+            .with_blocking_sends(self.blocking_sends);
+        Ok(match self.queue {
+            Some(messages) => {
+                model.with_queue_limit(usize::try_from(messages).unwrap_or(usize::MAX))
+            }
+            None => model,
+        })
     }
 
     /// The time of each stage's recomputation.

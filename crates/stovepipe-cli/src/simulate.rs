@@ -73,6 +73,8 @@ struct RankResults {
     busy: f64,
     idle: f64,
     peak_activations: usize,
+    /// Values that have been sent and not yet taken, at most.
+    most_queued: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_bytes: Option<u64>,
 }
@@ -127,6 +129,7 @@ impl Arguments {
             busy: timeline.busy(rank),
             idle: timeline.idle(rank),
             peak_activations: program.peak_activations(rank),
+            most_queued: timeline.most_queued(rank),
             peak_bytes: memory.as_ref().map(|stages| program.peak_bytes(rank, stages)),
         };
         Ok(Results {
@@ -141,7 +144,7 @@ impl Arguments {
 
 impl Results {
     fn to_text(&self) -> String {
-        let mut header = vec!["rank", "busy", "idle", "kept micro-batches"];
+        let mut header = vec!["rank", "busy", "idle", "kept micro-batches", "waiting values"];
         let bytes = self.ranks.first().is_some_and(|rank| rank.peak_bytes.is_some());
         if bytes {
             header.push("kept bytes");
@@ -153,6 +156,7 @@ impl Results {
                 time(rank.busy),
                 time(rank.idle),
                 rank.peak_activations.to_string(),
+                rank.most_queued.to_string(),
             ];
             row.extend(rank.peak_bytes.map(|bytes| bytes.to_string()));
             table.add_row(row);
@@ -161,6 +165,7 @@ impl Results {
             "makespan {}, utilization {}, bubble {} (idle / total)\n{table}\n\
              kept: the most that a rank holds between forward and backward, counted for each of its stages; in \
              bytes with a value that may just have arrived\n\
+             waiting: the most values on a rank at once that were sent to it and not yet taken\n\
              critical path: {}\n",
             time(self.makespan),
             percent(self.utilization),

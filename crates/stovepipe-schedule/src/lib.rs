@@ -46,7 +46,7 @@ pub use render::svg::{Panel, render_svg};
 pub use render::trace::render_trace;
 // Whatever the registry lists: a new schedule needs no line here.
 pub use schedules::*;
-pub use simulator::cost::{CostModel, Link, StageCost};
+pub use simulator::cost::{CostModel, Handling, Link, StageCost};
 pub use simulator::simulate::simulate;
 pub use simulator::timeline::{Span, Timeline};
 pub use words::action::Action;

@@ -150,6 +150,19 @@ fn costs_are_those_of_a_whole_rank_in_every_command() {
 }
 
 #[test]
+fn values_wait_before_a_slow_rank() {
+    let run = "simulate --schedule forward-only --ranks 2 --micro-batches 64 --forward 1,51 --json";
+    let waiting = |more: &str| {
+        let found = json(&format!("{run} {more}"));
+        (number(&found["makespan"]), found["ranks"][1]["most_queued"].as_u64())
+    };
+    let free = waiting("");
+    assert_eq!(free.1, Some(62));
+    assert_eq!(waiting("--queue 2"), (free.0, Some(2)));
+    assert_eq!(waiting("--receive 1 --send 1").0, free.0 + 1.0 + 64.0);
+}
+
+#[test]
 fn partitions() {
     for (costs, parts, bottleneck, sizes) in [
         ("1,1,1,1,1,1,1", 4, 2.0, None),

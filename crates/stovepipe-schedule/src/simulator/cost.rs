@@ -75,10 +75,20 @@ impl Link {
     }
 }
 
+/// The time that a message takes of its ranks themselves, such as for encoding and decoding it.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Handling {
+    /// On the rank that sends, before the message is on its link.
+    pub send: f64,
+    /// On the rank that receives, once the message is there.
+    pub receive: f64,
+}
+
 /// The cost of every action of a program.
 ///
-/// Unless [communication blocks](Self::with_blocking_sends), messages cost their ranks nothing:
-/// they occupy the link and arrive later, while the ranks compute on.
+/// Unless [communication blocks](Self::with_blocking_sends) or [handling](Self::with_handling)
+/// costs time, messages cost their ranks nothing: they occupy the link and arrive later, while the
+/// ranks compute on.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CostModel {
     stages: Vec<StageCost>,
@@ -88,7 +98,11 @@ pub struct CostModel {
     link: Link,
     /// Edges with a link of their own.
     links: HashMap<Edge, Link>,
+    handling: Handling,
+    /// Edges whose messages take their own time of their ranks.
+    handlings: HashMap<Edge, Handling>,
     blocking_sends: bool,
+    queue_limit: Option<usize>,
 }
 
 impl CostModel {
@@ -101,7 +115,10 @@ impl CostModel {
             overhead: 0.0,
             link: Link::default(),
             links: HashMap::new(),
+            handling: Handling::default(),
+            handlings: HashMap::new(),
             blocking_sends: false,
+            queue_limit: None,
         }
     }
 
@@ -189,6 +206,41 @@ impl CostModel {
         Self { blocking_sends, ..self }
     }
 
+    /// Sets the time that every message takes of its ranks.
+    #[must_use]
+    pub fn with_handling(self, handling: Handling) -> Self {
+        Self { handling, ..self }
+    }
+
+    /// Sets the time that messages along one edge take of their ranks, in both directions.
+    #[must_use]
+    pub fn with_edge_handling(mut self, edge: Edge, handling: Handling) -> Self {
+        self.handlings.insert(edge, handling);
+        self
+    }
+
+    /// Keeps a rank from sending while so many messages to the same rank haven't been taken, at
+    /// least one. By default they queue up without a limit.
+    #[must_use]
+    pub fn with_queue_limit(self, messages: usize) -> Self {
+        Self { queue_limit: Some(messages.max(1)), ..self }
+    }
+
+    /// The messages that may wait on a rank, of each other rank, if that is limited.
+    #[must_use]
+    pub fn queue_limit(&self) -> Option<usize> {
+        self.queue_limit
+    }
+
+    /// The time that messages along an edge take of their ranks.
+    #[must_use]
+    pub fn handling(&self, edge: Edge) -> Handling {
+        if self.handlings.is_empty() {
+            return self.handling;
+        }
+        self.handlings.get(&edge).copied().unwrap_or(self.handling)
+    }
+
     /// Whether a rank waits until its message has left.
     #[must_use]
     pub fn blocking_sends(&self) -> bool {
@@ -246,6 +298,14 @@ impl CostModel {
             let what = |name: &str| format!("the {name} from stage {} to {}", edge.from, edge.to);
             usable(&what, &link(own))?;
         }
+        let handling =
+            |handling: &Handling| [("sending", handling.send), ("receiving", handling.receive)];
+        usable(&|name| format!("the time for {name}"), &handling(&self.handling))?;
+        for (edge, own) in &self.handlings {
+            let what =
+                |name: &str| format!("the time for {name} between {} and {}", edge.from, edge.to);
+            usable(&what, &handling(own))?;
+        }
         for (stage, cost) in self.stages.iter().enumerate() {
             usable(&|name| format!("the {name} of stage {stage}"), &cost.named())?;
         }
@@ -270,7 +330,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Edges, GPipe, Retention, Schedule, Shape, ZbH1, simulate};
+    use crate::{Edges, ForwardOnly, GPipe, Retention, Schedule, Shape, ZbH1, simulate};
 
     #[test]
     fn costs_measured_on_a_simulated_timeline_are_those_it_was_simulated_with() {
@@ -306,6 +366,61 @@ mod tests {
             same(found.backward, expected.backward) && same(found.weight_grad, expected.weight_grad)
         }));
         simulate(&program, &measured).expect("it can be simulated again");
+    }
+
+    fn forwards(micro_batches: usize) -> Program {
+        let plan = ForwardOnly.plan(Shape::new(2, micro_batches)).expect("a plan");
+        Program::lower(&plan, &Edges::chain(2), &Retention::keep_all(&plan)).expect("lowers")
+    }
+
+    #[test]
+    fn values_queue_up_before_a_slow_rank_unless_that_is_limited() {
+        let program = forwards(64);
+        let costs = CostModel::new([StageCost::new(1.0, 0.0), StageCost::new(51.0, 0.0)].to_vec());
+        let free = simulate(&program, &costs).expect("simulates");
+        // While the slow rank works on the first, the others arrive.
+        assert_eq!((free.most_queued(0), free.most_queued(1)), (0, 62));
+        assert_eq!(free.most_queued_bytes(1, |_| 1000), 62_000);
+        for limit in [1, 3] {
+            let limited = costs.clone().with_queue_limit(limit);
+            let bounded = simulate(&program, &limited).expect("simulates");
+            assert_eq!(bounded.most_queued(1), limit);
+            // The slow rank never waits for it.
+            assert_eq!(bounded.makespan(), free.makespan());
+        }
+    }
+
+    #[test]
+    fn handling_takes_its_ranks_time() {
+        let program = forwards(3);
+        let costs = CostModel::uniform(2, 1.0, 0.0);
+        let handling = Handling { send: 0.25, receive: 0.5 };
+        let timeline = simulate(&program, &costs.clone().with_handling(handling));
+        // The second rank is the slower one: it takes and computes three times.
+        assert_eq!(timeline.expect("simulates").makespan(), 1.25 + 3.0 * 1.5);
+        let edge = Edge { from: Stage::new(0), to: Stage::new(1) };
+        let own = costs.with_edge_handling(edge, handling);
+        assert_eq!(simulate(&program, &own).expect("simulates").makespan(), 1.25 + 3.0 * 1.5);
+        let negative = own.with_handling(Handling { send: -1.0, receive: 0.0 });
+        let error = simulate(&program, &negative).expect_err("refused").to_string();
+        assert!(error.contains("the time for sending is -1"), "{error}");
+    }
+
+    #[test]
+    fn a_limit_that_ranks_wait_for_is_an_error() {
+        // Both send twice before they take anything.
+        let rows = ["0F0 0F1 3F0 3B0 3F1 3B1 0B0 0B1", "1F0 2F0 1F1 2F1 2B0 1B0 2B1 1B1"];
+        let plan = crate::Plan::parse(rows.map(str::split_whitespace)).expect("valid");
+        let program =
+            Program::lower(&plan, &Edges::chain(4), &Retention::keep_all(&plan)).expect("lowers");
+        let costs = CostModel::uniform(4, 1.0, 2.0);
+        simulate(&program, &costs).expect("simulates");
+        for limit in 1..4 {
+            match simulate(&program, &costs.clone().with_queue_limit(limit)) {
+                Ok(timeline) => assert!((0..2).all(|rank| timeline.most_queued(rank) <= limit)),
+                Err(error) => assert!(error.to_string().contains("waits for ever"), "{error}"),
+            }
+        }
     }
 
     #[test]

@@ -177,6 +177,17 @@ pub enum CostError {
         /// How many the program has.
         expected: usize,
     },
+    /// Ranks wait for each other to take messages.
+    #[error(
+        "with at most {limit} messages waiting from one rank to another, rank {rank} waits for \
+         ever: allow more"
+    )]
+    QueueLimit {
+        /// The limit.
+        limit: usize,
+        /// A rank that waits.
+        rank: usize,
+    },
     /// The total time isn't a finite number.
     #[error("the costs add up to more than a number can hold: use smaller ones")]
     Overflow,
