@@ -145,7 +145,7 @@ impl Run {
         let trace = render_trace(&[("predicted", &predicted), ("measured", measured)], 1.0);
         let out = &arguments.out;
         std::fs::create_dir_all(out).with_context(|| format!("{} can't be made", out.display()))?;
-        write(out, "timeline.svg", &render_svg(&panels, "s"))?;
+        write(out, "timeline.svg", &render_svg(&panels, "s")?)?;
         write(out, "trace.json", &trace)?;
         write(out, "report.json", &serde_json::to_string_pretty(&report)?)?;
         write(out, "loss.svg", &self.loss_curve()?)?;

@@ -87,7 +87,6 @@ impl Arguments {
         let timeline = simulate(&program, &self.costs.model(plan)?)?;
         let memory = self.costs.memory(plan)?;
         let ranks = 0..plan.ranks();
-        let bytes = |stages| ranks.clone().map(|rank| program.peak_bytes(rank, stages)).collect();
         let messages = ranks.clone().flat_map(|rank| program.row(rank));
         Ok(Row {
             schedule: schedule.name().to_owned(),
@@ -97,7 +96,7 @@ impl Arguments {
             bubble: timeline.bubble(),
             idle: ranks.clone().map(|rank| timeline.idle(rank)).collect(),
             peak_activations: ranks.clone().map(|rank| program.peak_activations(rank)).collect(),
-            peak_bytes: memory.as_ref().map(|stages| bytes(stages)),
+            peak_bytes: memory.map(|stages| timeline.peak_bytes(&program, &stages)),
             messages: messages.filter(|a| a.compute().is_none()).count() / 2,
             splits_backward: plan.splits_backward(),
         })

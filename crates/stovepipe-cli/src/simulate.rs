@@ -74,7 +74,7 @@ struct RankResults {
     idle: f64,
     peak_activations: usize,
     /// Values that have been sent and not yet taken, at most.
-    most_queued: usize,
+    most_queued: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_bytes: Option<u64>,
 }
@@ -87,7 +87,7 @@ impl Arguments {
         let name = self.schedule.as_deref().unwrap_or("plan");
         if let Some(file) = &self.svg {
             let panel = Panel { title: name, timeline: &timeline };
-            output::write(file, &render_svg(&[panel], ""))?;
+            output::write(file, &render_svg(&[panel], "")?)?;
         }
         if let Some(file) = &self.trace {
             output::write(file, &render_trace(&[(name, &timeline)], 1.0))?;
@@ -125,12 +125,14 @@ impl Arguments {
 
     fn results(&self, program: &Program, timeline: &Timeline) -> Result<Results> {
         let memory = self.costs.memory(program.plan())?;
+        let bytes = memory.map(|stages| timeline.peak_bytes(program, &stages));
+        let queues = timeline.queues(|_| 1);
         let rank = |rank: usize| RankResults {
             busy: timeline.busy(rank),
             idle: timeline.idle(rank),
             peak_activations: program.peak_activations(rank),
-            most_queued: timeline.most_queued(rank),
-            peak_bytes: memory.as_ref().map(|stages| program.peak_bytes(rank, stages)),
+            most_queued: queues.most(rank),
+            peak_bytes: bytes.as_ref().map(|bytes| bytes[rank]),
         };
         Ok(Results {
             makespan: timeline.makespan(),
@@ -164,7 +166,7 @@ impl Results {
         format!(
             "makespan {}, utilization {}, bubble {} (idle / total)\n{table}\n\
              kept: the most that a rank holds between forward and backward, counted for each of its stages; in \
-             bytes with a value that may just have arrived\n\
+             bytes with the values that wait\n\
              waiting: the most values on a rank at once that were sent to it and not yet taken\n\
              critical path: {}\n",
             time(self.makespan),

@@ -42,12 +42,15 @@ pub use plan::builder::PlanBuilder;
 pub use program::Program;
 pub use program::memory::{LayerMemory, StageMemory};
 pub use program::retention::{Retention, StageRetention};
-pub use render::svg::{Panel, render_svg};
+pub use render::svg::{Panel, PictureError, render_svg};
 pub use render::trace::render_trace;
 // Whatever the registry lists: a new schedule needs no line here.
 pub use schedules::*;
-pub use simulator::cost::{CostModel, Handling, Link, StageCost};
+pub use simulator::cost::CostModel;
+pub use simulator::link::{Handling, Link};
+pub use simulator::queues::Queues;
 pub use simulator::simulate::simulate;
+pub use simulator::stage_cost::StageCost;
 pub use simulator::timeline::{Span, Timeline};
 pub use words::action::Action;
 pub use words::compute::{Compute, ComputeKind};

@@ -141,11 +141,11 @@ impl StageMemory {
         total([self.input(), taped, total(kept.map(|layer| layer.input))])
     }
 
-    pub(super) fn input(&self) -> u64 {
+    pub(crate) fn input(&self) -> u64 {
         self.layers.first().map_or(0, |layer| layer.input)
     }
 
-    pub(super) fn output(&self) -> u64 {
+    pub(crate) fn output(&self) -> u64 {
         self.layers.last().map_or(0, |layer| layer.output)
     }
 
@@ -154,30 +154,38 @@ impl StageMemory {
     }
 }
 
-/// A quantity that goes up and down, and its maximum.
+/// A quantity that goes up and down beside what waits, and the maximum of both together.
 pub(super) struct Peak {
     now: u64,
+    waiting: u64,
     highest: u64,
 }
 
 impl Peak {
     /// Begins with what is always there.
     pub(super) fn above(fixed: u64) -> Self {
-        Self { now: fixed, highest: fixed }
+        Self { now: fixed, waiting: 0, highest: fixed }
     }
 
     pub(super) fn highest(&self) -> u64 {
         self.highest
     }
 
+    /// So much waits from now on.
+    pub(super) fn wait(&mut self, amount: u64) {
+        self.waiting = amount;
+        self.touch(0);
+    }
+
     pub(super) fn take(&mut self, amount: u64) {
         self.now = self.now.saturating_add(amount);
-        self.highest = self.highest.max(self.now);
+        self.touch(0);
     }
 
     /// Takes it and gives it back.
     pub(super) fn touch(&mut self, amount: u64) {
-        self.highest = self.highest.max(self.now.saturating_add(amount));
+        let all = self.now.saturating_add(self.waiting).saturating_add(amount);
+        self.highest = self.highest.max(all);
     }
 
     pub(super) fn release(&mut self, amount: u64) {

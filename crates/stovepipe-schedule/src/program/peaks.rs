@@ -34,6 +34,16 @@ impl Program {
     /// program has.
     #[must_use]
     pub fn peak_bytes(&self, rank: usize, stages: &[StageMemory]) -> u64 {
+        self.peak_bytes_beside(rank, stages, &[])
+    }
+
+    /// The same with the bytes of values that wait during each action of the rank's row.
+    pub(crate) fn peak_bytes_beside(
+        &self,
+        rank: usize,
+        stages: &[StageMemory],
+        waiting: &[u64],
+    ) -> u64 {
         let own = self.plan().stages_of(rank);
         let fixed = total(own.iter().map(|stage| stages[stage.index()].fixed));
         let workspace = own.iter().map(|stage| stages[stage.index()].workspace).max();
@@ -42,10 +52,13 @@ impl Program {
             let memory = &stages[stage.index()];
             self.plan().arriving(stage, memory.input(), memory.output())
         });
+        let arriving = arriving.max().unwrap_or(0);
         let mut peak = Peak::above(fixed);
-        peak.take(arriving.max().unwrap_or(0));
+        peak.wait(arriving);
+        let most = waiting.iter().copied().fold(arriving, u64::max);
         match self.plan().mode() {
             Mode::ForwardOnly => {
+                peak.wait(most);
                 for stage in own {
                     let memory = &stages[stage.index()];
                     peak.take(memory.input());
@@ -54,7 +67,10 @@ impl Program {
                 }
             }
             Mode::Training => {
-                self.train(rank, stages, &mut peak);
+                let waiting =
+                    |position: usize| waiting.get(position).copied().unwrap_or(0).max(arriving);
+                self.train(rank, stages, waiting, &mut peak);
+                peak.wait(arriving);
                 let staged = total(own.iter().map(|stage| stages[stage.index()].staged));
                 let update = own.iter().map(|stage| stages[stage.index()].update).max();
                 peak.touch(staged.saturating_add(update.unwrap_or(0)));
@@ -63,13 +79,20 @@ impl Program {
         peak.highest()
     }
 
-    /// The actions of a training step on one rank.
-    fn train(&self, rank: usize, stages: &[StageMemory], peak: &mut Peak) {
+    /// The actions of a training step on one rank, with what waits during each.
+    fn train(
+        &self,
+        rank: usize,
+        stages: &[StageMemory],
+        waiting: impl Fn(usize) -> u64,
+        peak: &mut Peak,
+    ) {
         // Rebuilt by `R`.
         let mut rebuilt: HashSet<(Stage, MicroBatch)> = HashSet::new();
         let mut has_gradients: HashSet<Stage> = HashSet::new();
-        for action in self.row(rank).iter().filter_map(|a| a.compute()) {
-            let Compute { stage, micro_batch, kind } = action;
+        for (position, action) in self.row(rank).iter().enumerate() {
+            peak.wait(waiting(position));
+            let Some(Compute { stage, micro_batch, kind }) = action.compute() else { continue };
             let memory = &stages[stage.index()];
             let retention = self.retention().of(stage, micro_batch);
             let key = (stage, micro_batch);

@@ -1,8 +1,10 @@
 //! Timelines as SVG: ranks as rows, micro-batches by colour, idle time left visible.
 
 use svg::Document;
-use svg::node::element::{Group, Line, Rectangle, Text, Title};
+use svg::node::element::path::Data;
+use svg::node::element::{Group, Line, Path, Rectangle, Text, Title};
 
+use crate::simulator::queues::Queues;
 use crate::simulator::timeline::{Span, Timeline};
 use crate::words::compute::{Compute, ComputeKind};
 use crate::words::ids::{MicroBatch, Stage};
@@ -20,6 +22,24 @@ const LEGEND: f64 = 40.0;
 const LABEL_SIZES: std::ops::RangeInclusive<f64> = 7.0..=12.0;
 const FONT: &str = "system-ui, sans-serif";
 const INK: &str = "#1f2933";
+const WAITING: &str = "#d64545";
+/// More actions than any viewer shows.
+const MAX_ACTIONS: usize = 200_000;
+
+/// Why no picture was drawn.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PictureError {
+    /// No viewer could show it.
+    #[error(
+        "a picture of {actions} actions is too large, {MAX_ACTIONS} is the most: draw fewer ranks \
+         or micro-batches, or write a trace, which has no limit"
+    )]
+    TooLarge {
+        /// The compute actions of all timelines.
+        actions: usize,
+    },
+}
 
 /// One timeline in a picture.
 #[derive(Clone, Copy, Debug)]
@@ -32,9 +52,20 @@ pub struct Panel<'a> {
 
 /// Draws timelines above each other on one time axis, so that predicted and measured compare.
 ///
-/// `unit` is written at the axis: `s` for measured times, or whatever the costs are given in.
-#[must_use]
-pub fn render_svg(panels: &[Panel<'_>], unit: &str) -> String {
+/// `unit` is written at the axis: `s` for measured times, or whatever the costs are given in. Where
+/// more than one value waits for a rank at a time, a line at the foot of its row shows how many.
+///
+/// # Errors
+///
+/// [`PictureError::TooLarge`] for more actions than a viewer shows.
+pub fn render_svg(panels: &[Panel<'_>], unit: &str) -> Result<String, PictureError> {
+    let of_panel = |panel: &Panel<'_>| -> usize {
+        (0..panel.timeline.ranks()).map(|rank| panel.timeline.compute_spans(rank).count()).sum()
+    };
+    let actions = panels.iter().map(of_panel).sum();
+    if actions > MAX_ACTIONS {
+        return Err(PictureError::TooLarge { actions });
+    }
     let longest = panels.iter().map(|p| p.timeline.makespan()).fold(0.0, f64::max);
     let scale = if longest > 0.0 { (WIDTH - LEFT - RIGHT) / longest } else { 0.0 };
     let height = panels.iter().map(|p| panel_height(p) + PANEL_GAP).sum::<f64>() + LEGEND;
@@ -50,7 +81,8 @@ pub fn render_svg(panels: &[Panel<'_>], unit: &str) -> String {
             .add(draw_panel(panel, scale, unit).set("transform", format!("translate(0 {top})")));
         top += panel_height(panel) + PANEL_GAP;
     }
-    document.add(legend().set("transform", format!("translate({LEFT} {top})"))).to_string()
+    let legend = legend().set("transform", format!("translate({LEFT} {top})"));
+    Ok(document.add(legend).to_string())
 }
 
 fn panel_height(panel: &Panel<'_>) -> f64 {
@@ -79,6 +111,8 @@ fn draw_panel(panel: &Panel<'_>, scale: f64, unit: &str) -> Group {
     }
     let mut group = Group::new().add(text(LEFT, TITLE - 10.0, 15.0, title).set("font-weight", 600));
     let width = timeline.makespan() * scale;
+    let queues = timeline.queues(|_| 1);
+    let most = (0..timeline.ranks()).map(|rank| queues.most(rank)).max().unwrap_or(0);
     for rank in 0..timeline.ranks() {
         let y = TITLE + rank as f64 * (ROW + ROW_GAP);
         let label = text(LEFT - 8.0, y + ROW * 0.62, 13.0, format!("rank {rank}"));
@@ -94,6 +128,9 @@ fn draw_panel(panel: &Panel<'_>, scale: f64, unit: &str) -> Group {
             let hint = format!("update, {}", time(update.end - update.start, unit));
             let bar = rectangle(x, y, w, ROW, "#3e4c59").add(Title::new(hint));
             group = group.add(bar);
+        }
+        if queues.most(rank) > 1 {
+            group = group.add(waiting(&queues, rank, y + ROW, scale, most));
         }
     }
     axis(group, TITLE + timeline.ranks() as f64 * (ROW + ROW_GAP), timeline.makespan(), scale, unit)
@@ -120,6 +157,24 @@ fn draw_span(mut group: Group, span: &Span, y: f64, scale: f64, unit: &str) -> G
             .add(label.set("text-anchor", "middle").set("fill", ink).set("pointer-events", "none"));
     }
     group
+}
+
+/// The number of values that wait for a rank, over time; the most of all ranks is half a row high.
+fn waiting(queues: &Queues, rank: usize, foot: f64, scale: f64, most: u64) -> Path {
+    let round = |v: f64| (v * 100.0).round() / 100.0;
+    let height = |values: u64| round(foot - ROW / 2.0 * values as f64 / most as f64);
+    let mut line = Data::new().move_to((LEFT, foot));
+    for &(time, values) in queues.of(rank) {
+        line = line.horizontal_line_to(round(LEFT + time * scale)).vertical_line_to(height(values));
+    }
+    let hint = format!("at most {} values wait for rank {rank}", queues.most(rank));
+    Path::new()
+        .set("d", line)
+        .set("fill", WAITING)
+        .set("fill-opacity", 0.25)
+        .set("stroke", WAITING)
+        .set("stroke-width", 0.8)
+        .add(Title::new(hint))
 }
 
 /// Hue by micro-batch, in steps of the golden angle so that neighbours differ; lightness by kind.
@@ -202,7 +257,11 @@ fn legend() -> Group {
         .into_iter()
         .zip(names)
         .map(|(kind, name)| (colour(Compute::new(kind, s, m)).0, name))
-        .chain([("#3e4c59".to_owned(), "update"), ("#edf0f3".to_owned(), "idle")]);
+        .chain([
+            ("#3e4c59".to_owned(), "update"),
+            ("#edf0f3".to_owned(), "idle"),
+            (WAITING.to_owned(), "values that wait"),
+        ]);
     for (fill, name) in boxes {
         group =
             group.add(rectangle(x, 0.0, 16.0, 16.0, &fill)).add(text(x + 22.0, 12.5, 12.0, name));
@@ -214,7 +273,10 @@ fn legend() -> Group {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CostModel, Edges, GPipe, Program, Retention, Schedule, Shape, simulate};
+    use crate::{
+        CostModel, Edges, ForwardOnly, GPipe, Program, Retention, Schedule, Shape, StageCost,
+        simulate,
+    };
 
     #[test]
     fn every_compute_action_is_drawn_once() {
@@ -223,7 +285,7 @@ mod tests {
             Program::lower(&plan, &Edges::chain(2), &Retention::keep_all(&plan)).expect("lowers");
         let timeline = simulate(&program, &CostModel::uniform(2, 1.0, 2.0)).expect("simulates");
         let panel = Panel { title: "predicted", timeline: &timeline };
-        let picture = render_svg(&[panel, panel], "s");
+        let picture = render_svg(&[panel, panel], "s").expect("draws");
         for action in plan.rows().iter().flatten() {
             assert_eq!(picture.matches(&format!("{action}, ")).count(), 2, "{action}");
         }
@@ -233,9 +295,30 @@ mod tests {
     #[test]
     fn an_empty_timeline_is_still_a_picture() {
         let timeline = Timeline::new(vec![Vec::new(); 2], vec![None; 2]);
-        assert!(
-            render_svg(&[Panel { title: "empty", timeline: &timeline }], "s").contains("rank 1")
-        );
+        let picture = render_svg(&[Panel { title: "empty", timeline: &timeline }], "s");
+        assert!(picture.expect("draws").contains("rank 1"));
+    }
+
+    #[test]
+    fn values_that_wait_are_shown() {
+        let plan = ForwardOnly.plan(Shape::new(2, 5)).expect("a plan");
+        let program = Program::lower(&plan, &Edges::chain(2), &Retention::keep_all(&plan));
+        let costs = CostModel::new([StageCost::new(1.0, 0.0), StageCost::new(9.0, 0.0)].to_vec());
+        let timeline = simulate(&program.expect("lowers"), &costs).expect("simulates");
+        let picture = render_svg(&[Panel { title: "queue", timeline: &timeline }], "s");
+        let picture = picture.expect("draws");
+        assert_eq!(picture.matches("at most 4 values wait for rank 1").count(), 1, "{picture}");
+        assert!(!picture.contains("wait for rank 0"));
+    }
+
+    #[test]
+    fn a_picture_that_nothing_could_show_is_refused() {
+        let action = Compute::forward(Stage::new(0), MicroBatch::new(0)).into();
+        let span = Span { action, start: 0.0, end: 1.0 };
+        let timeline = Timeline::new(vec![vec![span; 150_000]; 2], vec![None; 2]);
+        let error = render_svg(&[Panel { title: "large", timeline: &timeline }], "s");
+        let error = error.expect_err("too large").to_string();
+        assert!(error.contains("300000 actions") && error.contains("write a trace"), "{error}");
     }
 
     #[test]

@@ -2,87 +2,14 @@
 
 use std::collections::HashMap;
 
-use serde::{Deserialize, Serialize};
-
 use crate::program::Program;
+use crate::simulator::link::{Handling, Link};
+use crate::simulator::stage_cost::StageCost;
 use crate::simulator::timeline::Timeline;
 use crate::words::compute::{Compute, ComputeKind};
 use crate::words::error::CostError;
 use crate::words::ids::{MicroBatch, Stage};
 use crate::words::message::Edge;
-
-/// The time of each kind of action on one stage, in any unit, the same everywhere.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub struct StageCost {
-    /// `F`.
-    pub forward: f64,
-    /// `B`, the whole backward without recomputation.
-    pub backward: f64,
-    /// The part of `B` that `W` takes when the backward is split; `I` takes the rest.
-    pub weight_grad: f64,
-    /// `R`.
-    pub recompute: f64,
-    /// The optimizer's step on this stage.
-    pub update: f64,
-}
-
-impl StageCost {
-    /// Forward and backward; recomputation costs a forward, `W` half of the backward, the update
-    /// nothing.
-    #[must_use]
-    pub fn new(forward: f64, backward: f64) -> Self {
-        Self { forward, backward, weight_grad: backward / 2.0, recompute: forward, update: 0.0 }
-    }
-
-    fn time(&self, kind: ComputeKind) -> f64 {
-        match kind {
-            ComputeKind::Forward => self.forward,
-            ComputeKind::Recompute => self.recompute,
-            ComputeKind::Backward => self.backward,
-            ComputeKind::BackwardInput => self.backward - self.weight_grad,
-            ComputeKind::BackwardWeight => self.weight_grad,
-        }
-    }
-
-    fn named(&self) -> [(&'static str, f64); 6] {
-        [
-            ("forward", self.forward),
-            ("backward", self.backward),
-            ("weight gradient", self.weight_grad),
-            ("input gradient", self.backward - self.weight_grad),
-            ("recomputation", self.recompute),
-            ("update", self.update),
-        ]
-    }
-}
-
-/// How long a message takes from one rank to another.
-#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct Link {
-    /// Time from the end of a transfer until the receiver has the message.
-    pub latency: f64,
-    /// Time during which one message occupies the link.
-    pub transfer: f64,
-}
-
-impl Link {
-    /// For messages of `bytes` over a link that carries `bandwidth` bytes in a unit of time.
-    #[must_use]
-    pub fn of_bytes(latency: f64, bytes: f64, bandwidth: f64) -> Self {
-        // Nothing takes no time, however slow the link.
-        let transfer = if bytes == 0.0 { 0.0 } else { bytes / bandwidth };
-        Self { latency, transfer }
-    }
-}
-
-/// The time that a message takes of its ranks themselves, such as for encoding and decoding it.
-#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct Handling {
-    /// On the rank that sends, before the message is on its link.
-    pub send: f64,
-    /// On the rank that receives, once the message is there.
-    pub receive: f64,
-}
 
 /// The cost of every action of a program.
 ///
@@ -92,8 +19,9 @@ pub struct Handling {
 #[derive(Clone, PartialEq, Debug)]
 pub struct CostModel {
     stages: Vec<StageCost>,
-    /// The single micro-batches of a stage that have a cost of their own.
-    special: HashMap<(Stage, MicroBatch), StageCost>,
+    /// For each stage the micro-batches that have a cost of their own, as places in `own`.
+    special: Vec<Vec<Option<u32>>>,
+    own: Vec<StageCost>,
     overhead: f64,
     link: Link,
     /// Edges with a link of their own.
@@ -103,6 +31,9 @@ pub struct CostModel {
     handlings: HashMap<Edge, Handling>,
     blocking_sends: bool,
     queue_limit: Option<usize>,
+    /// The node of each rank, where nodes share a network card.
+    nodes: Vec<usize>,
+    gathers: f64,
 }
 
 impl CostModel {
@@ -111,7 +42,8 @@ impl CostModel {
     pub fn new(stages: impl Into<Vec<StageCost>>) -> Self {
         Self {
             stages: stages.into(),
-            special: HashMap::new(),
+            special: Vec::new(),
+            own: Vec::new(),
             overhead: 0.0,
             link: Link::default(),
             links: HashMap::new(),
@@ -119,6 +51,8 @@ impl CostModel {
             handlings: HashMap::new(),
             blocking_sends: false,
             queue_limit: None,
+            nodes: Vec::new(),
+            gathers: 0.0,
         }
     }
 
@@ -175,7 +109,21 @@ impl CostModel {
         micro_batch: MicroBatch,
         cost: StageCost,
     ) -> Self {
-        self.special.insert((stage, micro_batch), cost);
+        /// So many of the costs given last are looked at for an equal one.
+        const LOOKED_AT: usize = 8;
+        let recent = self.own.len().saturating_sub(LOOKED_AT);
+        let place = match self.own[recent..].iter().position(|own| *own == cost) {
+            Some(place) => recent + place,
+            None => {
+                self.own.push(cost);
+                self.own.len() - 1
+            }
+        };
+        let (stage, m) = (stage.index(), micro_batch.index());
+        self.special.resize(self.special.len().max(stage + 1), Vec::new());
+        let of_stage = &mut self.special[stage];
+        of_stage.resize(of_stage.len().max(m + 1), None);
+        of_stage[m] = u32::try_from(place).ok();
         self
     }
 
@@ -226,6 +174,31 @@ impl CostModel {
         Self { queue_limit: Some(messages.max(1)), ..self }
     }
 
+    /// Sets the node of each rank. Messages between nodes pass through a network card that the
+    /// ranks of a node share: one after the other, in each direction.
+    #[must_use]
+    pub fn with_nodes(self, nodes: impl Into<Vec<usize>>) -> Self {
+        Self { nodes: nodes.into(), ..self }
+    }
+
+    /// Sets the time in which all ranks agree at the end of a training step, before they update.
+    #[must_use]
+    pub fn with_gathers(self, time: f64) -> Self {
+        Self { gathers: time, ..self }
+    }
+
+    /// The node of each rank; none if no card is shared.
+    #[must_use]
+    pub fn nodes(&self) -> &[usize] {
+        &self.nodes
+    }
+
+    /// The time in which all ranks agree at the end of a training step.
+    #[must_use]
+    pub fn gathers(&self) -> f64 {
+        self.gathers
+    }
+
     /// The messages that may wait on a rank, of each other rank, if that is limited.
     #[must_use]
     pub fn queue_limit(&self) -> Option<usize> {
@@ -270,19 +243,22 @@ impl CostModel {
     /// If the costs don't cover the action's stage.
     #[must_use]
     pub fn time(&self, action: Compute) -> f64 {
-        let usual = &self.stages[action.stage.index()];
-        let cost = if self.special.is_empty() {
-            usual
-        } else {
-            self.special.get(&(action.stage, action.micro_batch)).unwrap_or(usual)
+        let of_stage = self.special.get(action.stage.index());
+        let own = of_stage.and_then(|own| own.get(action.micro_batch.index()).copied().flatten());
+        let cost = match own {
+            Some(place) => &self.own[place as usize],
+            None => &self.stages[action.stage.index()],
         };
         cost.time(action.kind) + self.overhead
     }
 
-    /// Checks that there is a usable cost for each of `stages` stages.
-    pub(crate) fn check(&self, stages: usize) -> Result<(), CostError> {
+    /// Checks that there is a usable cost for each of so many stages, and a node for each rank.
+    pub(crate) fn check(&self, stages: usize, ranks: usize) -> Result<(), CostError> {
         if self.stages.len() != stages {
             return Err(CostError::Stages { found: self.stages.len(), expected: stages });
+        }
+        if !self.nodes.is_empty() && self.nodes.len() != ranks {
+            return Err(CostError::Nodes { found: self.nodes.len(), expected: ranks });
         }
         let usable = |what: &dyn Fn(&str) -> String, costs: &[(&str, f64)]| match costs
             .iter()
@@ -291,7 +267,9 @@ impl CostModel {
             Some((name, value)) => Err(CostError::Invalid { what: what(name), value: *value }),
             None => Ok(()),
         };
-        usable(&|name| (*name).to_owned(), &[("the overhead per action", self.overhead)])?;
+        let alone =
+            [("the overhead per action", self.overhead), ("the gathers' time", self.gathers)];
+        usable(&|name| (*name).to_owned(), &alone)?;
         let link = |link: &Link| [("latency", link.latency), ("transfer time", link.transfer)];
         usable(&|name| format!("the link's {name}"), &link(&self.link))?;
         for (edge, own) in &self.links {
@@ -309,9 +287,12 @@ impl CostModel {
         for (stage, cost) in self.stages.iter().enumerate() {
             usable(&|name| format!("the {name} of stage {stage}"), &cost.named())?;
         }
-        for ((stage, m), cost) in &self.special {
-            let what = |name: &str| format!("the {name} of stage {stage} for micro-batch {m}");
-            usable(&what, &cost.named())?;
+        for (stage, of_stage) in self.special.iter().enumerate() {
+            for (m, place) in of_stage.iter().enumerate() {
+                let Some(place) = place else { continue };
+                let what = |name: &str| format!("the {name} of stage {stage} for micro-batch {m}");
+                usable(&what, &self.own[*place as usize].named())?;
+            }
         }
         Ok(())
     }
@@ -330,7 +311,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Edges, ForwardOnly, GPipe, Retention, Schedule, Shape, ZbH1, simulate};
+    use crate::{Edges, GPipe, Retention, Schedule, Shape, ZbH1, simulate};
 
     #[test]
     fn costs_measured_on_a_simulated_timeline_are_those_it_was_simulated_with() {
@@ -368,65 +349,23 @@ mod tests {
         simulate(&program, &measured).expect("it can be simulated again");
     }
 
-    fn forwards(micro_batches: usize) -> Program {
-        let plan = ForwardOnly.plan(Shape::new(2, micro_batches)).expect("a plan");
-        Program::lower(&plan, &Edges::chain(2), &Retention::keep_all(&plan)).expect("lowers")
-    }
-
-    #[test]
-    fn values_queue_up_before_a_slow_rank_unless_that_is_limited() {
-        let program = forwards(64);
-        let costs = CostModel::new([StageCost::new(1.0, 0.0), StageCost::new(51.0, 0.0)].to_vec());
-        let free = simulate(&program, &costs).expect("simulates");
-        // While the slow rank works on the first, the others arrive.
-        assert_eq!((free.most_queued(0), free.most_queued(1)), (0, 62));
-        assert_eq!(free.most_queued_bytes(1, |_| 1000), 62_000);
-        for limit in [1, 3] {
-            let limited = costs.clone().with_queue_limit(limit);
-            let bounded = simulate(&program, &limited).expect("simulates");
-            assert_eq!(bounded.most_queued(1), limit);
-            // The slow rank never waits for it.
-            assert_eq!(bounded.makespan(), free.makespan());
-        }
-    }
-
-    #[test]
-    fn handling_takes_its_ranks_time() {
-        let program = forwards(3);
-        let costs = CostModel::uniform(2, 1.0, 0.0);
-        let handling = Handling { send: 0.25, receive: 0.5 };
-        let timeline = simulate(&program, &costs.clone().with_handling(handling));
-        // The second rank is the slower one: it takes and computes three times.
-        assert_eq!(timeline.expect("simulates").makespan(), 1.25 + 3.0 * 1.5);
-        let edge = Edge { from: Stage::new(0), to: Stage::new(1) };
-        let own = costs.with_edge_handling(edge, handling);
-        assert_eq!(simulate(&program, &own).expect("simulates").makespan(), 1.25 + 3.0 * 1.5);
-        let negative = own.with_handling(Handling { send: -1.0, receive: 0.0 });
-        let error = simulate(&program, &negative).expect_err("refused").to_string();
-        assert!(error.contains("the time for sending is -1"), "{error}");
-    }
-
-    #[test]
-    fn a_limit_that_ranks_wait_for_is_an_error() {
-        // Both send twice before they take anything.
-        let rows = ["0F0 0F1 3F0 3B0 3F1 3B1 0B0 0B1", "1F0 2F0 1F1 2F1 2B0 1B0 2B1 1B1"];
-        let plan = crate::Plan::parse(rows.map(str::split_whitespace)).expect("valid");
-        let program =
-            Program::lower(&plan, &Edges::chain(4), &Retention::keep_all(&plan)).expect("lowers");
-        let costs = CostModel::uniform(4, 1.0, 2.0);
-        simulate(&program, &costs).expect("simulates");
-        for limit in 1..4 {
-            match simulate(&program, &costs.clone().with_queue_limit(limit)) {
-                Ok(timeline) => assert!((0..2).all(|rank| timeline.most_queued(rank) <= limit)),
-                Err(error) => assert!(error.to_string().contains("waits for ever"), "{error}"),
-            }
-        }
-    }
-
     #[test]
     fn a_median_is_the_middle_value() {
         assert_eq!(median(vec![]), 0.0);
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+
+    #[test]
+    fn single_micro_batches_have_costs_of_their_own() {
+        let (stage, m) = (Stage::new(1), MicroBatch::new(2));
+        let own = StageCost::new(5.0, 7.0);
+        let costs = CostModel::uniform(2, 1.0, 2.0).with_micro_batch(stage, m, own);
+        let time = |stage, m| costs.time(Compute::forward(stage, m));
+        assert_eq!((time(stage, m), time(stage, MicroBatch::new(1))), (5.0, 1.0));
+        assert_eq!((time(stage, MicroBatch::new(9)), time(Stage::new(0), m)), (1.0, 1.0));
+        let wrong = costs.with_micro_batch(stage, m, StageCost::new(-5.0, 7.0));
+        let error = wrong.check(2, 2).expect_err("negative").to_string();
+        assert!(error.contains("the forward of stage 1 for micro-batch 2 is -5"), "{error}");
     }
 }

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use crate::words::action::Action;
 use crate::words::compute::ComputeKind;
 use crate::words::ids::{Rank, Stage};
-use crate::words::message::Message;
 
 /// One action with its start and end.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -181,40 +180,6 @@ impl Timeline {
         }
         path.reverse();
         path
-    }
-
-    /// The most values that wait on a rank at once: sent by another, and not yet taken by the
-    /// receive that the program has for them.
-    #[must_use]
-    pub fn most_queued(&self, rank: usize) -> usize {
-        self.most_queued_bytes(rank, |_| 1) as usize
-    }
-
-    /// The most bytes that wait on a rank at once. `bytes` says how many a message has.
-    #[must_use]
-    pub fn most_queued_bytes(&self, rank: usize, bytes: impl Fn(&Message) -> u64) -> u64 {
-        let taken = self.ranks[rank].iter().filter_map(|span| match span.action {
-            Action::Recv(message) => Some((message, span.end)),
-            _ => None,
-        });
-        let taken: HashMap<Message, f64> = taken.collect();
-        // Those that are taken at a time make room for those that are sent then.
-        let mut changes: Vec<(f64, bool, u64)> = Vec::with_capacity(2 * taken.len());
-        for span in self.ranks.iter().flatten() {
-            if let Action::Send(message) = span.action
-                && let Some(end) = taken.get(&message)
-            {
-                let bytes = bytes(&message);
-                changes.extend([(span.end, true, bytes), (*end, false, bytes)]);
-            }
-        }
-        changes.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        let (mut waiting, mut most) = (0i128, 0i128);
-        for (_, arrives, bytes) in changes {
-            waiting += if arrives { i128::from(bytes) } else { -i128::from(bytes) };
-            most = most.max(waiting);
-        }
-        u64::try_from(most).unwrap_or(u64::MAX)
     }
 
     /// Spans of compute actions of one kind on one stage.

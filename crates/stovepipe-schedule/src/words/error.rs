@@ -177,6 +177,14 @@ pub enum CostError {
         /// How many the program has.
         expected: usize,
     },
+    /// Nodes are given for another number of ranks.
+    #[error("nodes are given for {found} ranks, the program has {expected}: give one for each")]
+    Nodes {
+        /// How many are given.
+        found: usize,
+        /// How many the program has.
+        expected: usize,
+    },
     /// Ranks wait for each other to take messages.
     #[error(
         "with at most {limit} messages waiting from one rank to another, rank {rank} waits for \

@@ -3,5 +3,6 @@
 mod files;
 mod mutations;
 mod numbers;
+mod published;
 mod schedules;
 mod validation;
