@@ -1,9 +1,10 @@
 //! Chooses how to run a pipeline, from measured layer times.
 //!
 //! A [`Profile`] holds what each layer takes and needs at several sizes of a micro-batch, a
-//! [`Cluster`] what the ranks have. The [`Tuner`] cuts, plans and simulates every configuration of
-//! ranks, stages per rank, micro-batches, schedule and checkpoint policy. It says which is fastest,
-//! how far behind the others are, and which don't fit, where, and by how much.
+//! [`Cluster`] what the ranks have. The [`Tuner`] searches all configurations of ranks, stages per
+//! rank, micro-batches, schedule and checkpoint policy: it cuts, plans and simulates what may be
+//! fastest. It says which is, how far behind others are, and which don't fit, where, and by how
+//! much.
 //!
 //! ```
 //! use stovepipe_schedule::LayerMemory;
@@ -42,12 +43,14 @@
 
 mod cluster;
 mod error;
+mod messages;
 mod profile;
 mod report;
 mod tuner;
 
 pub use cluster::Cluster;
 pub use error::TuneError;
-pub use profile::{LayerProfile, Measurement, Profile, Time};
-pub use report::{Choice, Configuration, Rejected, Report};
+pub use messages::MessageCosts;
+pub use profile::{LayerProfile, Measurement, Profile, SkipProfile, Time};
+pub use report::{Bounded, Choice, Configuration, Rejected, Report};
 pub use tuner::Tuner;

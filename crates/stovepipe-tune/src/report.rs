@@ -128,6 +128,17 @@ pub struct Rejected {
     pub missing: Option<u64>,
 }
 
+/// A configuration that wasn't simulated, because it can't be the fastest.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct Bounded {
+    /// The configuration, whether or not it fits.
+    #[serde(flatten)]
+    pub configuration: Configuration,
+    /// A step takes at least so many seconds.
+    pub at_least: f64,
+}
+
 /// Everything that was tried.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
@@ -137,13 +148,15 @@ pub struct Report {
     pub choices: Vec<Choice>,
     /// The configurations that can't.
     pub rejected: Vec<Rejected>,
+    /// The configurations that weren't simulated, those that might be fastest first.
+    pub bounded: Vec<Bounded>,
 }
 
 impl Report {
     /// Predictions that differ by no more than this part can't be told apart. Among such
     /// configurations the one with the fewest ranks, stages and samples kept comes first: it has
     /// the fewest messages, and activations that a backward needs soon are still in the cache.
-    pub const TOLERANCE: f64 = 0.03;
+    pub const TOLERANCE: f64 = 0.02;
 
     /// Puts the choices in order.
     pub(crate) fn sort(&mut self) {

@@ -1,37 +1,51 @@
-//! The search: every configuration is cut, planned and simulated.
+//! The tuner: what is asked, and the answer.
 
 mod advice;
+mod bound;
 mod cut;
 mod fit;
+mod price;
+mod refine;
 mod refusal;
 mod request;
+mod search;
+mod sized;
 
 use std::sync::Arc;
 
 use stovepipe_checkpoint::{CheckpointPolicy, PolicyFacts, policies};
-use stovepipe_partition::{Partition, partitioners};
+use stovepipe_partition::Partition;
 use stovepipe_schedule::{Schedule, schedules};
 
 use self::advice::{bytes_that_help, ranks_that_help};
-use self::fit::{fit, fit_cut};
+use self::fit::{Cut, check_plan};
 use self::request::Request;
+use self::search::Search;
+use self::sized::SizedLayers;
 use crate::cluster::Cluster;
 use crate::error::TuneError;
 use crate::profile::Profile;
-use crate::report::{Choice, Configuration, Rejected, Report};
+use crate::report::{Choice, Configuration, Report};
 
 /// Searches stages, micro-batches, schedule and checkpoint policy for the fastest step.
 ///
 /// Each configuration is cut at the size that its micro-batches have, planned, and simulated with
 /// the costs of that size, links included. What the ranks hold is what
-/// [`Program::peak_bytes`](stovepipe_schedule::Program::peak_bytes) counts of parameters, states,
-/// gradients, activations and what is needed temporarily.
+/// [`Timeline::peak_bytes`](stovepipe_schedule::Timeline::peak_bytes) counts of parameters, states,
+/// gradients, activations, values that wait, and what is needed temporarily.
+///
+/// A configuration that is bound to take longer than another isn't simulated, unless it is asked to
+/// be [exhaustive](Self::exhaustive). All cores are used, and the answer is the same for any number
+/// of them.
 ///
 /// By default it tries the [schedules](stovepipe_schedule::schedules()),
 /// [policies](stovepipe_checkpoint::policies()) and
 /// [partitioners](stovepipe_partition::partitioners()) whose entries say so: those that every stage
-/// can run and that need no argument. Of numbers it tries the stages per rank that a schedule is
-/// made for, every number of ranks, and powers of two as numbers of micro-batches.
+/// can run and that need no argument. Of numbers it tries
+///
+/// - every number of ranks;
+/// - one stage on each, or with schedules of several from two to four;
+/// - as micro-batches the divisors of the batch, and the ranks times powers of two.
 #[derive(Clone)]
 pub struct Tuner<'a>(Request<'a>);
 
@@ -40,17 +54,18 @@ impl<'a> Tuner<'a> {
     /// measured.
     #[must_use]
     pub fn new(profile: &'a Profile, cluster: &'a Cluster) -> Self {
-        let schedules = schedules().iter().filter(|named| named.tuned);
         Self(Request {
             profile,
             cluster,
             batch: profile.sizes().max().unwrap_or(1),
-            schedules: schedules.map(|named| Arc::from(named.make())).collect(),
+            schedules: None,
             policies: tuned_policies(),
-            partitioners: tuned_partitioners(),
+            partitioners: None,
             micro_batches: None,
             ranks: None,
             stages_per_rank: None,
+            exhaustive: false,
+            progress: None,
         })
     }
 
@@ -64,7 +79,7 @@ impl<'a> Tuner<'a> {
     /// Only these schedules.
     #[must_use]
     pub fn schedules(mut self, schedules: Vec<Box<dyn Schedule>>) -> Self {
-        self.0.schedules = schedules.into_iter().map(Arc::from).collect();
+        self.0.schedules = Some(schedules.into_iter().map(Arc::from).collect());
         self
     }
 
@@ -76,10 +91,11 @@ impl<'a> Tuner<'a> {
     }
 
     /// Only these partitioners, by [name](stovepipe_partition::partitioner_named): each plan makes
-    /// them anew with its own facts. The layers are cut by the first of them whose cut fits.
+    /// them anew with its own facts. The layers are cut by the first of them whose cut fits, and
+    /// the cut isn't improved.
     #[must_use]
     pub fn partitioners(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.0.partitioners = names.into_iter().map(Into::into).collect();
+        self.0.partitioners = Some(names.into_iter().map(Into::into).collect());
         self
     }
 
@@ -104,7 +120,22 @@ impl<'a> Tuner<'a> {
         self
     }
 
-    /// Tries every configuration.
+    /// Simulates every configuration, also those that can't be the fastest.
+    #[must_use]
+    pub fn exhaustive(mut self, exhaustive: bool) -> Self {
+        self.0.exhaustive = exhaustive;
+        self
+    }
+
+    /// Calls a function whenever something is settled, with the number of shapes of plans that are,
+    /// and the number of all.
+    #[must_use]
+    pub fn progress(mut self, progress: impl Fn(usize, usize) + Send + Sync + 'static) -> Self {
+        self.0.progress = Some(Arc::new(progress));
+        self
+    }
+
+    /// Searches.
     ///
     /// # Errors
     ///
@@ -113,24 +144,14 @@ impl<'a> Tuner<'a> {
     pub fn tune(&self) -> Result<Report, TuneError> {
         let request = &self.0;
         request.check()?;
-        let mut report = Report { choices: Vec::new(), rejected: Vec::new() };
-        for configuration in request.configurations() {
-            let fitted = fit(request, &configuration);
-            match fitted.and_then(|fitted| fitted.map(|f| f.price(request)).transpose()) {
-                Ok(choice) => report.choices.extend(choice),
-                Err(refusal) => {
-                    let (reason, missing) = (refusal.reason, refusal.missing);
-                    report.rejected.push(Rejected { configuration, reason, missing });
-                }
-            }
-        }
-        report.rejected.sort_by_key(|rejected| rejected.missing.unwrap_or(u64::MAX));
+        let schedules = request.schedules.clone().unwrap_or_else(tuned_schedules);
+        let report = Search::new(request, request.groups(&schedules)?).run();
         if report.choices.is_empty() {
             let rejected = report.rejected;
-            let (more, ranks) = (bytes_that_help(request, &rejected), ranks_that_help(request));
+            let more = bytes_that_help(request, &rejected);
+            let ranks = ranks_that_help(request, &schedules);
             return Err(TuneError::NothingFits { rejected, more, ranks });
         }
-        report.sort();
         Ok(report)
     }
 
@@ -166,11 +187,17 @@ impl<'a> Tuner<'a> {
         }
         let plan = configuration.schedule.plan(configuration.shape());
         let plan = plan.map_err(|error| refuse(error.to_string()))?;
-        let costs = request.costs(micro_batches);
-        let fitted = fit_cut(request, configuration, &plan, costs, partition.clone());
-        let priced = fitted.and_then(|fitted| fitted.price(request));
-        priced.map_err(|refusal| refuse(refusal.reason))
+        check_plan(&plan).map_err(|refusal| refuse(refusal.reason))?;
+        let (sized, partition) = (SizedLayers::new(request, micro_batches), partition.clone());
+        let cut = Cut { request, configuration, plan: &plan, sized: &sized, partition };
+        cut.predict().map_err(|refusal| refuse(refusal.reason))
     }
+}
+
+/// The schedules that say that they are to be tried.
+fn tuned_schedules() -> Vec<Arc<dyn Schedule>> {
+    let tuned = schedules().iter().filter(|named| named.tuned);
+    tuned.map(|named| Arc::from(named.make())).collect()
 }
 
 /// The policies that say that they are to be tried. They take no argument and need no facts.
@@ -180,10 +207,4 @@ fn tuned_policies() -> Vec<Arc<dyn CheckpointPolicy>> {
         .filter_map(|named| named.make(None, &PolicyFacts::default()).ok())
         .map(Arc::from)
         .collect()
-}
-
-/// The partitioners that say that they are to be tried.
-fn tuned_partitioners() -> Vec<String> {
-    let tuned = partitioners().iter().filter(|named| named.tuned);
-    tuned.map(|named| named.name.to_owned()).collect()
 }

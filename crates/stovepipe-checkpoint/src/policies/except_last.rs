@@ -1,8 +1,6 @@
 //! Except last: always, without the recomputation that never pays.
 
-use std::collections::HashSet;
-
-use stovepipe_schedule::{ComputeKind, Retention, StageRetention};
+use stovepipe_schedule::{ComputeKind, MicroBatch, Retention, Stage, StageRetention};
 
 use crate::error::PolicyError;
 use crate::named::NamedPolicy;
@@ -34,9 +32,11 @@ impl CheckpointPolicy for ExceptLast {
     }
 
     fn retention(&self, layout: Layout<'_>) -> Result<Retention, PolicyError> {
-        let mut kept = HashSet::new();
-        for row in layout.plan().rows() {
-            let mut begun = HashSet::new();
+        let plan = layout.plan();
+        let place = |stage: Stage, m: MicroBatch| stage.index() * plan.micro_batches() + m.index();
+        let mut kept = vec![false; plan.stages() * plan.micro_batches()];
+        let mut begun = vec![false; plan.stages()];
+        for row in plan.rows() {
             for (position, action) in row.iter().enumerate() {
                 let starts_backward =
                     matches!(action.kind, ComputeKind::Backward | ComputeKind::BackwardInput);
@@ -48,13 +48,14 @@ impl CheckpointPolicy for ExceptLast {
                     p.kind == ComputeKind::Forward
                         && (p.stage, p.micro_batch) == (action.stage, action.micro_batch)
                 });
-                if begun.insert(action.stage) || at_once {
-                    kept.insert((action.stage, action.micro_batch));
+                let has_begun = std::mem::replace(&mut begun[action.stage.index()], true);
+                if !has_begun || at_once {
+                    kept[place(action.stage, action.micro_batch)] = true;
                 }
             }
         }
-        Ok(Retention::from_fn(layout.plan(), |stage, m| {
-            if kept.contains(&(stage, m)) {
+        Ok(Retention::from_fn(plan, |stage, m| {
+            if kept[place(stage, m)] {
                 StageRetention::keep_all()
             } else {
                 StageRetention::drop_all(layout.layers(stage))

@@ -89,10 +89,16 @@ impl Retention {
         let mut numbers = std::collections::HashMap::new();
         let (stages, micro_batches) = (plan.stages(), plan.micro_batches());
         let mut choice = Vec::with_capacity(stages * micro_batches);
+        let mut number = 0u32;
         for stage in Stage::first(stages) {
             for m in MicroBatch::first(micro_batches) {
                 let pattern = retention(stage, m);
-                let number = *numbers.entry(pattern).or_insert_with_key(|pattern| {
+                // Mostly it is that of the micro-batch before.
+                if patterns.get(number as usize) == Some(&pattern) {
+                    choice.push(number);
+                    continue;
+                }
+                number = *numbers.entry(pattern).or_insert_with_key(|pattern| {
                     patterns.push(pattern.clone());
                     patterns.len() as u32 - 1
                 });

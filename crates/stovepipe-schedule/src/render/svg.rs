@@ -267,7 +267,7 @@ fn legend() -> Group {
             group.add(rectangle(x, 0.0, 16.0, 16.0, &fill)).add(text(x + 22.0, 12.5, 12.0, name));
         x += 44.0 + 6.6 * name.len() as f64;
     }
-    group.add(text(x, 12.5, 12.0, "one hue for each micro-batch").set("fill", "#7b8794"))
+    group.add(text(x, 12.5, 12.0, "hue: micro-batch").set("fill", "#7b8794"))
 }
 
 #[cfg(test)]

@@ -1,90 +1,132 @@
-//! One configuration: planned, cut, lowered, and priced by simulation.
+//! One configuration: cut, lowered, and priced by simulation.
 
-use stovepipe_checkpoint::lower;
+use stovepipe_checkpoint::decide;
 use stovepipe_partition::Partition;
-use stovepipe_schedule::{
-    CostModel, Edge, Edges, Link, MicroBatch, Mode, Plan, Program, Stage, StageCost, StageMemory,
-    simulate,
-};
+use stovepipe_schedule::{Mode, Plan, Program, Retention, StageMemory, simulate};
 
-use super::cut::{Bound, cut};
+use super::bound::Estimator;
+use super::cut::Cutter;
+use super::price::{cost_model, edges};
 use super::refusal::Refusal;
-use super::request::{Request, SizedCosts};
-use crate::profile::LayerCost;
+use super::request::Request;
+use super::sized::SizedLayers;
 use crate::report::{Choice, Configuration};
 
-/// A configuration that is cut and lowered, ready to be simulated.
-pub(super) struct Fitted {
-    configuration: Configuration,
-    costs: SizedCosts,
-    partition: Partition,
-    program: Program,
-    memory: Option<Vec<u64>>,
+/// What is known about a configuration.
+pub(super) enum Fitted {
+    /// It can run.
+    Choice(Choice),
+    /// It isn't simulated, because its cut takes at least so long.
+    Bounded(f64),
 }
 
-/// Cuts and plans, with the first of the partitioners whose cut fits. Gives nothing if the plan
-/// doesn't train, or splits backwards, whose parts aren't measured.
+/// Says why a plan can't be priced, if it can't.
+pub(super) fn check_plan(plan: &Plan) -> Result<(), Refusal> {
+    let reason = match (plan.mode(), plan.splits_backward()) {
+        (Mode::ForwardOnly, _) => "it only runs forwards, which trains nothing",
+        (_, true) => "it splits backwards, and a profile holds whole ones",
+        _ => return Ok(()),
+    };
+    Err(Refusal { reason: reason.to_owned(), missing: None })
+}
+
+/// Cuts a plan, and simulates the first cut that fits unless it is bound to take longer than
+/// `limit`.
 pub(super) fn fit(
     request: &Request<'_>,
     configuration: &Configuration,
-) -> Result<Option<Fitted>, Refusal> {
-    let Configuration { schedule, policy, .. } = configuration;
-    let plan = schedule.plan(configuration.shape())?;
-    if plan.mode() == Mode::ForwardOnly || plan.splits_backward() {
-        return Ok(None);
-    }
-    let costs = request.costs(configuration.micro_batches);
-    let mut first_refusal = None;
-    for partitioner in &request.partitioners {
-        // What needs the least excludes no cut that fits; where the fastest of them doesn't, the
-        // next may.
-        for bound in [Bound::Least, Bound::Most] {
-            let attempt = cut(request, partitioner, &plan, &**policy, &costs.large, bound)
-                .and_then(|partition| {
-                    let fitted = fit_cut(request, configuration, &plan, costs.clone(), partition)?;
-                    check_memory(request, &fitted)?;
-                    Ok(fitted)
-                });
-            match attempt {
-                Ok(fitted) => return Ok(Some(fitted)),
-                Err(refusal) => first_refusal = first_refusal.or(Some(refusal)),
+    plan: &Plan,
+    sized: &SizedLayers,
+    limit: f64,
+) -> Result<Fitted, Refusal> {
+    let cutter = Cutter::new(request, plan, sized, &*configuration.policy);
+    let mut nearest: Option<Refusal> = None;
+    for partition in cutter.cuts() {
+        let fitted = partition.and_then(|partition| {
+            Cut { request, configuration, plan, sized, partition }.price(limit)
+        });
+        match fitted {
+            Ok(fitted) => return Ok(fitted),
+            Err(refusal) => {
+                let missing = |refusal: &Refusal| refusal.missing.unwrap_or(u64::MAX);
+                if nearest.as_ref().is_none_or(|nearest| missing(&refusal) < missing(nearest)) {
+                    nearest = Some(refusal);
+                }
             }
         }
     }
-    Err(first_refusal.unwrap_or_else(|| Refusal {
+    Err(nearest.unwrap_or_else(|| Refusal {
         reason: "there is no partitioner to cut with: name at least one".to_owned(),
         missing: None,
     }))
 }
 
-/// Lowers a plan for layers that are cut.
-pub(super) fn fit_cut(
-    request: &Request<'_>,
-    configuration: &Configuration,
-    plan: &Plan,
-    costs: SizedCosts,
-    partition: Partition,
-) -> Result<Fitted, Refusal> {
-    let edges = Edges::chain(plan.stages());
-    let program = lower(plan, &partition.sizes(), &*configuration.policy, &edges)?;
-    let memory = memory(request, &program, &partition, &costs.large);
-    Ok(Fitted { configuration: configuration.clone(), costs, partition, program, memory })
+/// A configuration that is cut.
+pub(super) struct Cut<'a> {
+    pub(super) request: &'a Request<'a>,
+    pub(super) configuration: &'a Configuration,
+    pub(super) plan: &'a Plan,
+    pub(super) sized: &'a SizedLayers,
+    pub(super) partition: Partition,
 }
 
-impl Fitted {
-    /// Simulates it.
-    pub(super) fn price(self, request: &Request<'_>) -> Result<Choice, Refusal> {
-        let Self { configuration, costs, partition, program, memory } = self;
-        let model = cost_model(request, program.plan(), &partition, &costs);
+impl Cut<'_> {
+    /// Simulates it, if it fits, unless it is bound to take longer than `limit`.
+    pub(super) fn price(self, limit: f64) -> Result<Fitted, Refusal> {
+        let retention = self.retention()?;
+        let ends: Vec<usize> = self.partition.ranges().map(|layers| layers.end).collect();
+        let bound = Estimator::new(self.request, self.sized, self.plan).bound(&ends, &retention);
+        if bound > limit {
+            return Ok(Fitted::Bounded(bound));
+        }
+        let capacities = self.request.cluster.capacities(self.plan.ranks());
+        let choice = self.simulate(&retention, capacities.as_deref())?;
+        Ok(Fitted::Choice(choice))
+    }
+
+    /// Simulates it, whether or not it fits.
+    pub(super) fn predict(self) -> Result<Choice, Refusal> {
+        let retention = self.retention()?;
+        self.simulate(&retention, None)
+    }
+
+    fn retention(&self) -> Result<Retention, Refusal> {
+        Ok(decide(self.plan, &self.partition.sizes(), &*self.configuration.policy)?)
+    }
+
+    /// Simulates it. Refuses what ranks with these capacities have no memory for.
+    fn simulate(
+        self,
+        retention: &Retention,
+        capacities: Option<&[u64]>,
+    ) -> Result<Choice, Refusal> {
+        let Self { request, configuration, plan, sized, partition } = self;
+        let program = Program::lower(plan, &edges(sized, &partition)?, retention)?;
+        let stages =
+            partition.ranges().map(|layers| request.profile.stage_of(layers, &sized.large));
+        let stages: Option<Vec<StageMemory>> = stages.collect();
+        let ranks = 0..plan.ranks();
+        let misfit = |needed: &[u64]| capacities.and_then(|has| lacking(&partition, needed, has));
+        if let Some(stages) = &stages {
+            let needed: Vec<u64> =
+                ranks.clone().map(|rank| program.peak_bytes(rank, stages)).collect();
+            if let Some(refusal) = misfit(&needed) {
+                return Err(refusal);
+            }
+        }
+        let model = cost_model(request, plan, sized, &partition, retention);
         let timeline = simulate(&program, &model)?;
-        let ranks = 0..configuration.ranks;
+        let memory = stages.map(|stages| timeline.peak_bytes(&program, &stages));
+        // Values that wait take memory as well.
+        if let Some(refusal) = memory.as_deref().and_then(misfit) {
+            return Err(refusal);
+        }
         let most = ranks.map(|rank| program.peak_activations(rank)).max().unwrap_or(0);
         let samples = request.batch as f64 / configuration.micro_batches as f64;
-        let kept_samples = most as f64 * samples / configuration.stages_per_rank as f64;
         Ok(Choice {
-            configuration,
+            configuration: configuration.clone(),
+            kept_samples: most as f64 * samples / configuration.stages_per_rank as f64,
             partition,
-            kept_samples,
             seconds: timeline.makespan(),
             bubble: timeline.bubble().unwrap_or(0.0),
             memory,
@@ -92,73 +134,18 @@ impl Fitted {
     }
 }
 
-/// The most bytes that each rank holds, if the profile knows.
-fn memory(
-    request: &Request<'_>,
-    program: &Program,
-    partition: &Partition,
-    costs: &[LayerCost],
-) -> Option<Vec<u64>> {
-    let stages = partition.ranges().map(|layers| request.profile.stage_of(layers, costs));
-    let stages: Vec<StageMemory> = stages.collect::<Option<_>>()?;
-    let ranks = 0..program.plan().ranks();
-    Some(ranks.map(|rank| program.peak_bytes(rank, &stages)).collect())
-}
-
-/// Refuses what a rank has no memory for.
-fn check_memory(request: &Request<'_>, fitted: &Fitted) -> Result<(), Refusal> {
-    let (Some(needed), Some(has)) = (&fitted.memory, &request.cluster.memory) else {
-        return Ok(());
-    };
+/// Says which rank lacks most, if one does.
+fn lacking(partition: &Partition, needed: &[u64], has: &[u64]) -> Option<Refusal> {
     let lacks = |(rank, (needed, has)): (usize, (&u64, &u64))| {
         needed.checked_sub(*has).filter(|missing| *missing > 0).map(|missing| (rank, missing))
     };
     let lacking = needed.iter().zip(has).enumerate().filter_map(lacks);
-    let Some((rank, missing)) = lacking.max_by_key(|(_, missing)| *missing) else {
-        return Ok(());
-    };
-    let (partition, needed) = (&fitted.partition, needed[rank]);
-    Err(Refusal {
+    let (rank, missing) = lacking.max_by_key(|(_, missing)| *missing)?;
+    let needed = needed[rank];
+    Some(Refusal {
         reason: format!(
             "cut into {partition}, rank {rank} needs {needed} bytes and lacks {missing}"
         ),
         missing: Some(missing),
     })
-}
-
-/// The costs of the stages at both sizes, updates included, and of the links.
-fn cost_model(
-    request: &Request<'_>,
-    plan: &Plan,
-    partition: &Partition,
-    costs: &SizedCosts,
-) -> CostModel {
-    let stage_cost = |stage: Stage, layer_costs: &[LayerCost]| {
-        let layers = partition.range(stage.index());
-        let speed = request.cluster.speeds[plan.placement()[stage.index()].index()];
-        let sum = |time: fn(&LayerCost) -> f64| {
-            layer_costs[layers.clone()].iter().map(time).sum::<f64>() / speed
-        };
-        let update = request.profile.layers()[layers.clone()].iter().map(|l| l.update.median);
-        StageCost {
-            recompute: sum(|cost| cost.recompute),
-            update: update.sum::<f64>() / speed,
-            ..StageCost::new(sum(|cost| cost.forward), sum(|cost| cost.backward))
-        }
-    };
-    let stages: Vec<Stage> = Stage::first(plan.stages()).collect();
-    let usual = stages.iter().map(|&stage| stage_cost(stage, &costs.small));
-    let mut model = CostModel::new(usual.collect::<Vec<_>>());
-    for &stage in &stages {
-        for m in MicroBatch::first(costs.larger) {
-            model = model.with_micro_batch(stage, m, stage_cost(stage, &costs.large));
-        }
-    }
-    for pair in stages.windows(2) {
-        let last = partition.range(pair[0].index()).end - 1;
-        let bytes = costs.large[last].output_bytes as f64;
-        let link = Link::of_bytes(request.cluster.latency, bytes, request.cluster.bandwidth);
-        model = model.with_edge_link(Edge { from: pair[0], to: pair[1] }, link);
-    }
-    model
 }

@@ -1,6 +1,7 @@
 //! Why a configuration can't run.
 
 /// A reason, and the bytes that are missing if that is it.
+#[derive(Clone)]
 pub(super) struct Refusal {
     pub(super) reason: String,
     pub(super) missing: Option<u64>,

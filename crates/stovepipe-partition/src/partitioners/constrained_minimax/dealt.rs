@@ -34,18 +34,53 @@ impl Parts<'_> {
 
     /// Whether the layers can be dealt out with no part above `limit`.
     pub(super) fn can_be_dealt(&self, limit: f64, room: Room) -> bool {
-        let mut starts = vec![false; self.layers() + 1];
+        let layers = self.layers();
+        let earliest = self.earliest_starts(limit);
+        if earliest[0] > 0 {
+            return false;
+        }
+        let (mut starts, mut next) = (vec![false; layers + 1], vec![false; layers + 1]);
         starts[0] = true;
+        // Where the first and the last of them are.
+        let mut window = 0..1;
         for part in 0..self.count {
-            let mut next = vec![false; self.layers() + 1];
-            for start in (0..self.layers()).filter(|&start| starts[start]) {
+            let mut reached = layers + 1..0;
+            for start in window.clone().filter(|&start| starts[start] && start < layers) {
                 for end in self.ends_alone(part, start, room).take_while(|e| e.floor <= limit) {
-                    next[end.end] |= self.open[end.end] && end.time <= limit;
+                    let suffices = end.end >= earliest[part + 1];
+                    if suffices && self.open[end.end] && end.time <= limit {
+                        next[end.end] = true;
+                        reached = reached.start.min(end.end)..reached.end.max(end.end + 1);
+                    }
                 }
             }
-            starts = next;
+            if reached.is_empty() {
+                return false;
+            }
+            starts[window].fill(false);
+            (starts, next) = (next, starts);
+            window = reached;
         }
-        starts[self.layers()]
+        starts[layers]
+    }
+
+    /// For each part and behind the last, the first layer that it may begin with if it and those
+    /// behind it are to take all the rest, each its layers' time up to `limit` alone.
+    fn earliest_starts(&self, limit: f64) -> Vec<usize> {
+        // With a margin for rounding: sums are taken from the other end.
+        let limit = limit * (1.0 + 1e-9);
+        let costs = self.costs.as_slice();
+        let mut earliest = vec![self.layers(); self.count + 1];
+        for part in (0..self.count).rev() {
+            let speed = self.speed(self.rank(part));
+            let mut sum = 0.0;
+            let taken = costs[..earliest[part + 1]].iter().rev().take_while(|cost| {
+                sum += *cost;
+                sum / speed <= limit
+            });
+            earliest[part] = earliest[part + 1] - taken.count();
+        }
+        earliest
     }
 
     /// The smallest time within which every part can be; there must be one.

@@ -80,9 +80,7 @@ impl Parts<'_> {
             .map(move |layer| {
                 sum += self.costs.as_slice()[layer];
                 if let Some(bytes) = bytes(layer) {
-                    holds = holds
-                        .saturating_add(bytes.fixed)
-                        .saturating_add(bytes.kept.saturating_mul(kept));
+                    holds = holds.saturating_add(bytes.held(kept));
                     works = works.saturating_add(bytes.working);
                 }
                 let floor = sum / speed + before;

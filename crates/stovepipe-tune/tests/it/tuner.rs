@@ -5,38 +5,9 @@ use stovepipe_checkpoint::{
 };
 use stovepipe_partition::Partition;
 use stovepipe_schedule::{Drain, GPipe, Interleaved1F1B, LayerMemory, OneFOneB, Shape};
-use stovepipe_tune::{
-    Cluster, Configuration, LayerProfile, Measurement, Profile, Report, Time, TuneError, Tuner,
-};
+use stovepipe_tune::{Cluster, Configuration, MessageCosts, Profile, Report, TuneError, Tuner};
 
-/// Layers whose forward and backward take `fixed` seconds and `each` more for every sample, and
-/// that keep 10 bytes for each, of which one is the input.
-fn profile(layers: usize, fixed: f64, each: f64, sizes: &[usize]) -> Profile {
-    let measurement = |&samples: &usize| {
-        let time = Time::exactly(fixed + each * samples as f64);
-        let samples_bytes = samples as u64;
-        Measurement {
-            samples,
-            forward: time,
-            recompute: time,
-            backward: time,
-            input_bytes: samples_bytes,
-            output_bytes: samples_bytes,
-            memory: Some(LayerMemory { activations: 10 * samples_bytes, ..LayerMemory::default() }),
-        }
-    };
-    let layer = |number: usize| LayerProfile {
-        name: format!("layers.{number}"),
-        parameter_bytes: 100,
-        gradient_bytes: 100,
-        optimizer_bytes: 200,
-        update_bytes: 0,
-        staged_bytes: 0,
-        update: Time::default(),
-        measurements: sizes.iter().map(measurement).collect(),
-    };
-    Profile::new("made up", (0..layers).map(layer).collect()).expect("valid")
-}
+use crate::model::profile;
 
 #[test]
 fn the_best_number_of_micro_batches_is_that_of_the_formula() {
@@ -47,6 +18,7 @@ fn the_best_number_of_micro_batches_is_that_of_the_formula() {
         .schedules(vec![Box::new(GPipe::default())])
         .policies(vec![Box::new(Never)])
         .ranks([4])
+        .exhaustive(true)
         .tune()
         .expect("everything fits");
     let best = report.best();
@@ -101,9 +73,17 @@ fn links_cost_time() {
         let tuner = Tuner::new(&profile, &cluster).ranks([2]).micro_batches([1]);
         tuner.tune().expect("fits").best().seconds
     };
-    // There and back: two latencies, and twice 8 bytes.
+    // There and back: two latencies, and twice 8 bytes. Two ranks agree three times in a step.
     assert_eq!(seconds(Cluster::new(2)), 32.0);
-    assert_eq!(seconds(Cluster::new(2).link(0.5, 4.0)), 32.0 + 2.0 * (0.5 + 2.0));
+    let expected = 32.0 + 2.0 * (0.5 + 2.0) + 3.0 * 0.5;
+    assert_eq!(seconds(Cluster::new(2).link(0.5, 4.0)), expected);
+    // Within a node and between two.
+    let node = |ranks| seconds(Cluster::new(2).nodes(ranks, 0.5, 4.0));
+    assert_eq!((node(2), node(1)), (32.0, expected));
+    // Every message is sent and received, and so are those in which ranks agree.
+    let costs = MessageCosts { send: 0.25, send_byte: 0.125, receive: 0.5, receive_byte: 0.0 };
+    let handled = 2.0 * (0.25 + 1.0 + 0.5) + 3.0 * 0.75;
+    assert_eq!(seconds(Cluster::new(2).messages(costs)), 32.0 + handled);
 }
 
 #[test]
@@ -187,8 +167,16 @@ fn requests_that_make_no_sense_are_refused() {
     );
     for (cluster, what) in [
         (Cluster::new(0), "ranks"),
-        (Cluster::new(2).memory([1]), "memory"),
-        (Cluster::new(2).speeds([1.0]), "speeds"),
+        (Cluster::new(usize::MAX), "ranks"),
+        (Cluster::new(2).memory([1, 2, 3]), "memory"),
+        (Cluster::new(2).speeds([1.0, 1.0, 1.0]), "speeds"),
+        (Cluster::new(2).nodes(0, 0.0, 1.0), "nodes"),
+        (Cluster::new(2).nodes(1, -1.0, 1.0), "latency between nodes"),
+        (Cluster::new(2).nodes(1, 0.0, f64::NAN), "bandwidth between nodes"),
+        (
+            Cluster::new(2).messages(MessageCosts { send: -1.0, ..MessageCosts::default() }),
+            "messages",
+        ),
         (Cluster::new(2).speeds([1.0, 0.0]), "speeds"),
         (Cluster::new(2).link(f64::NAN, 1.0), "latency"),
         (Cluster::new(2).link(0.0, 0.0), "bandwidth"),

@@ -1,0 +1,5 @@
+//! The tuner from outside.
+
+mod model;
+mod search;
+mod tuner;
