@@ -8,6 +8,7 @@ mod price;
 mod refine;
 mod refusal;
 mod request;
+mod room;
 mod search;
 mod sized;
 

@@ -24,15 +24,18 @@ impl Plan {
     pub fn activations_at_peak(&self) -> Vec<usize> {
         let mut at_peak = vec![0; self.stages()];
         for rank in 0..self.ranks() {
-            let (mut now, mut most) = (vec![0usize; self.stages()], 0);
+            let (mut now, mut total, mut most) = (vec![0usize; self.stages()], 0usize, 0);
             for action in self.row(rank) {
                 let held = &mut now[action.stage.index()];
                 match action.kind {
-                    ComputeKind::Forward if self.mode() == Mode::Training => *held += 1,
-                    ComputeKind::Backward | ComputeKind::BackwardWeight => *held -= 1,
+                    ComputeKind::Forward if self.mode() == Mode::Training => {
+                        (*held, total) = (*held + 1, total + 1);
+                    }
+                    ComputeKind::Backward | ComputeKind::BackwardWeight => {
+                        (*held, total) = (*held - 1, total - 1);
+                    }
                     _ => {}
                 }
-                let total = now.iter().sum();
                 if total > most {
                     most = total;
                     for stage in self.stages_of(rank) {

@@ -10,6 +10,7 @@ use stovepipe_schedule::{MicroBatch, Plan, Stage};
 use super::bound::Estimator;
 use super::refusal::Refusal;
 use super::request::Request;
+use super::room::lacking_in_order;
 use super::sized::SizedLayers;
 use crate::profile::{LayerCost, LayerProfile};
 
@@ -58,6 +59,9 @@ impl<'a> Cutter<'a> {
             let found = names.iter().flat_map(|name| BOUNDS.map(|bound| (name, bound)));
             return Box::new(found.map(|(name, bound)| self.partitioned(name, bound)));
         }
+        if let Some(refusal) = self.lacking() {
+            return Box::new(std::iter::once(Err(refusal)));
+        }
         let names = partitioners().iter().filter(|named| named.tuned).map(|named| named.name);
         let found = names.flat_map(|name| BOUNDS.map(|bound| (name, bound)));
         let found = found.flat_map(|(name, bound)| match self.partitioned(name, bound) {
@@ -66,6 +70,28 @@ impl<'a> Cutter<'a> {
         });
         // What partitioners say comes last: it tells what is missing.
         Box::new(self.all_if_few().into_iter().map(Ok).chain(found))
+    }
+
+    /// What one stage on each rank lacks however the layers are cut.
+    fn lacking(&self) -> Option<Refusal> {
+        let ranks = self.plan.ranks();
+        let capacities = self.request.cluster.capacities(ranks)?;
+        if self.plan.stages() > ranks {
+            return None;
+        }
+        let Memory { layers, in_flight, .. } = self.memory(&capacities, Bound::Least);
+        // A cut may need more, but none less.
+        let order: Vec<u64> = self.placement().iter().map(|rank| capacities[*rank]).collect();
+        let bytes = |stage: usize, layer: usize| {
+            let kept = layers[layer].kept.saturating_mul(in_flight[stage] as u64);
+            layers[layer].fixed.saturating_add(kept)
+        };
+        let missing = lacking_in_order(layers.len(), &order, bytes)?;
+        let reason = format!(
+            "parameters, optimizer state and activations need at least {missing} bytes more on \
+             some of {ranks} ranks"
+        );
+        Some(Refusal { reason, missing: Some(missing) })
     }
 
     /// All cuts that may fit, those with the shortest estimated step first, if there are few.

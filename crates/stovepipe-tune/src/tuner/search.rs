@@ -16,6 +16,7 @@ use super::fit::{Fitted, check_plan, fit};
 use super::refine::refined;
 use super::refusal::Refusal;
 use super::request::{Group, Request};
+use super::room::{lacking_in_all, lacking_in_order};
 use super::sized::SizedLayers;
 use crate::report::{Bounded, Choice, Rejected, Report};
 
@@ -276,21 +277,22 @@ fn looked_at(request: &Request<'_>, open: &Open, sized: &SizedLayers, limit: f64
     policies.iter().enumerate().map(outcome).collect()
 }
 
-/// The plan of a group, if it can be priced and its layers don't need more memory than there is
-/// however they are cut.
+/// The plan of a group, if it can be priced and memory suffices for parameters and states however
+/// the layers are cut.
 fn plan_of(request: &Request<'_>, group: &Group) -> Result<Plan, Refusal> {
-    let ranks = group.shape.ranks;
-    if let Some(capacities) = request.cluster.capacities(ranks) {
-        let has = capacities.into_iter().fold(0, u64::saturating_add);
-        let layers = request.profile.layers().iter();
-        let needs = layers.map(|layer| layer.lasting_bytes()).fold(0, u64::saturating_add);
-        if let Some(missing) = needs.checked_sub(has).filter(|missing| *missing > 0) {
+    if let Some(capacities) = request.cluster.capacities(group.shape.ranks) {
+        let layers = request.profile.layers();
+        let bytes = |layer: usize| layers[layer].lasting_bytes();
+        let missing = match group.shape.stages_per_rank {
+            1 => lacking_in_order(layers.len(), &capacities, |_, layer| bytes(layer)),
+            _ => lacking_in_all(layers.len(), &capacities, bytes),
+        };
+        if let Some(missing) = missing {
             let reason = format!(
-                "parameters and optimizer state alone need {needs} bytes, {missing} more than there \
-                 are"
+                "parameters and optimizer state alone need {missing} bytes more on each of {} ranks",
+                group.shape.ranks
             );
-            let missing = Some(missing.div_ceil(ranks as u64));
-            return Err(Refusal { reason, missing });
+            return Err(Refusal { reason, missing: Some(missing) });
         }
     }
     let plan = group.schedule.plan(group.shape)?;

@@ -18,9 +18,9 @@ pub(super) enum Room {
 }
 
 impl Parts<'_> {
-    /// The same where each part has its rank's memory, or its share of it, to itself.
-    fn ends_alone(&self, part: usize, start: usize, room: Room) -> impl Iterator<Item = End> {
-        let capacity = match (self.memory, room) {
+    /// The memory that a part has to itself: its rank's, or its share of it.
+    fn capacity(&self, part: usize, room: Room) -> u64 {
+        match (self.memory, room) {
             (Some(memory), Room::Extra(extra)) => {
                 let rank = self.rank(part);
                 let sharing = self.placement.iter().filter(|&&other| other == rank).count();
@@ -28,14 +28,18 @@ impl Parts<'_> {
                 all / u64::try_from(sharing).unwrap_or(u64::MAX)
             }
             _ => u64::MAX,
-        };
+        }
+    }
+
+    /// The places where a part that begins with a layer may end, within so much memory.
+    fn ends_alone(&self, part: usize, start: usize, capacity: u64) -> impl Iterator<Item = End> {
         self.ends(part, start).take_while(move |e| e.holds.saturating_add(e.works) <= capacity)
     }
 
     /// Whether the layers can be dealt out with no part above `limit`.
     pub(super) fn can_be_dealt(&self, limit: f64, room: Room) -> bool {
         let layers = self.layers();
-        let earliest = self.earliest_starts(limit);
+        let earliest = self.earliest_starts(limit, room);
         if earliest[0] > 0 {
             return false;
         }
@@ -45,8 +49,9 @@ impl Parts<'_> {
         let mut window = 0..1;
         for part in 0..self.count {
             let mut reached = layers + 1..0;
+            let capacity = self.capacity(part, room);
             for start in window.clone().filter(|&start| starts[start] && start < layers) {
-                for end in self.ends_alone(part, start, room).take_while(|e| e.floor <= limit) {
+                for end in self.ends_alone(part, start, capacity).take_while(|e| e.floor <= limit) {
                     let suffices = end.end >= earliest[part + 1];
                     if suffices && self.open[end.end] && end.time <= limit {
                         next[end.end] = true;
@@ -65,18 +70,22 @@ impl Parts<'_> {
     }
 
     /// For each part and behind the last, the first layer that it may begin with if it and those
-    /// behind it are to take all the rest, each its layers' time up to `limit` alone.
-    fn earliest_starts(&self, limit: f64) -> Vec<usize> {
+    /// behind it are to take all the rest, each up to `limit` and within its memory by its layers
+    /// alone.
+    fn earliest_starts(&self, limit: f64, room: Room) -> Vec<usize> {
         // With a margin for rounding: sums are taken from the other end.
         let limit = limit * (1.0 + 1e-9);
         let costs = self.costs.as_slice();
         let mut earliest = vec![self.layers(); self.count + 1];
         for part in (0..self.count).rev() {
-            let speed = self.speed(self.rank(part));
-            let mut sum = 0.0;
-            let taken = costs[..earliest[part + 1]].iter().rev().take_while(|cost| {
-                sum += *cost;
-                sum / speed <= limit
+            let (speed, capacity) = (self.speed(self.rank(part)), self.capacity(part, room));
+            let kept = self.memory.map_or(0, |memory| memory.in_flight[part] as u64);
+            let (mut sum, mut held) = (0.0, 0u64);
+            let taken = (0..earliest[part + 1]).rev().take_while(|&layer| {
+                sum += costs[layer];
+                let bytes = self.memory.map_or(0, |memory| memory.layers[layer].held(kept));
+                held = held.saturating_add(bytes);
+                sum / speed <= limit && held <= capacity
             });
             earliest[part] = earliest[part + 1] - taken.count();
         }
@@ -99,9 +108,10 @@ impl Parts<'_> {
         below[layers] = 0.0;
         let mut choices = vec![vec![layers; layers + 1]; self.count];
         for part in (0..self.count).rev() {
+            let capacity = self.capacity(part, room);
             let mut squares = vec![f64::INFINITY; layers + 1];
             for start in part..layers {
-                for end in self.ends_alone(part, start, room).take_while(|e| e.floor <= limit) {
+                for end in self.ends_alone(part, start, capacity).take_while(|e| e.floor <= limit) {
                     let total = (end.time * scale).powi(2) + below[end.end];
                     // Strictly, so that of equal ones the earliest stays.
                     if self.open[end.end] && end.time <= limit && total < squares[start] {
@@ -125,7 +135,10 @@ impl Parts<'_> {
         else {
             return PartitionError::NoPartition;
         };
-        let extra = smallest(0, u64::MAX, |extra| self.can_be_dealt(f64::MAX, Room::Extra(extra)));
+        let fits = |extra: u64| self.can_be_dealt(f64::MAX, Room::Extra(extra));
+        // Much too much takes long to look at.
+        let enough = (0..u64::BITS).map(|bit| 1u64 << bit).find(|&extra| fits(extra));
+        let extra = smallest(0, enough.unwrap_or(u64::MAX), fits);
         let partition = self.most_even(f64::MAX, Room::Extra(extra));
         let ends =
             partition.ranges().enumerate().filter_map(|(part, range)| self.end(part, &range));
