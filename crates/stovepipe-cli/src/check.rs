@@ -22,7 +22,7 @@ Examples:
 /// is {"ranks": [["0F0", …], …]}. A file may hold communication too (0SEND_F0, 1RECV_F0, …); then
 /// all of it has to be there.
 #[derive(Args)]
-#[command(after_help = EXAMPLES)]
+#[command(allow_negative_numbers = true, after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     /// The plan, as CSV or JSON.
     file: PathBuf,

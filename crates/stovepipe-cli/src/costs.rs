@@ -154,7 +154,7 @@ impl CostArguments {
 
     fn forward(&self) -> Vec<Amount> {
         match &self.forward[..] {
-            [] => vec![Amount::by_default(FORWARD)],
+            [] => vec![Amount::new(FORWARD, Unit::Plain, "1 by default")],
             given => given.to_vec(),
         }
     }

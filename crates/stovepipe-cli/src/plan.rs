@@ -19,7 +19,7 @@ Examples:
 /// recompute), and the micro-batch: 2F5 is stage 2's forward of micro-batch 5. The grid gives every
 /// action one slot; dots are idle.
 #[derive(Args)]
-#[command(after_help = EXAMPLES)]
+#[command(allow_negative_numbers = true, after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     /// The schedule.
     #[arg(long, value_name = "NAME", value_parser = ByName::schedule())]

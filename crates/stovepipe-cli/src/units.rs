@@ -52,9 +52,9 @@ pub(crate) struct Bytes {
 }
 
 impl Amount {
-    /// A number that nobody wrote, without a unit.
-    pub(crate) fn by_default(value: f64) -> Self {
-        Self { value, unit: Unit::Plain, text: format!("{value} by default") }
+    /// One that nobody wrote, with what messages call it.
+    pub(crate) fn new(value: f64, unit: Unit, text: &str) -> Self {
+        Self { value, unit, text: text.to_owned() }
     }
 
     /// So many times it.
