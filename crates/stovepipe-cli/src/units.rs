@@ -22,7 +22,7 @@ const TIMES: [(&str, f64); 7] = [
     ("h", 3600.0),
 ];
 
-/// What amounts count.
+/// A kind of things that amounts count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// Nothing that is said: plain numbers.
@@ -39,7 +39,7 @@ pub(crate) struct Amount {
     /// In seconds, in bytes, or plain; a bandwidth in bytes for each of these.
     pub(crate) value: f64,
     unit: Unit,
-    /// What was written.
+    /// The text as it was written.
     text: String,
 }
 

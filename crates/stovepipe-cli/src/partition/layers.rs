@@ -53,7 +53,7 @@ pub(super) struct LayerArguments {
     working_bytes: Vec<Bytes>,
 }
 
-/// What a profile knows itself.
+/// Arguments for what a profile knows itself.
 const FOR_COSTS: [&str; 4] = ["fixed_bytes", "kept_bytes", "entry_bytes", "working_bytes"];
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -71,7 +71,7 @@ pub(super) struct Layers {
     pub(super) unit: Unit,
     /// The costs of cuts, if any.
     pub(super) cut_costs: Option<Vec<f64>>,
-    /// What each layer needs, if that is known.
+    /// The needs of each layer, if they are known.
     pub(super) bytes: Option<Vec<LayerBytes>>,
 }
 

@@ -53,12 +53,12 @@ pub(super) struct RankArguments {
     kept_micro_batches: Vec<usize>,
 }
 
-/// What is asked for.
+/// A cut that is asked for.
 pub(super) struct Request {
     pub(super) parts: usize,
-    /// What constrains the cut.
+    /// The constraints on the cut.
     pub(super) facts: PartitionerFacts,
-    /// What layers need, if that is known, whether it is limited or not.
+    /// The needs of layers, if they are known, limited or not.
     pub(super) needs: Option<Memory>,
 }
 
@@ -143,7 +143,7 @@ impl RankArguments {
     }
 }
 
-/// What places parts without a schedule.
+/// Arguments that place parts without a schedule.
 const PLACED_BY_HAND: [&str; 2] = ["parts", "placement"];
 
 /// Parts that are placed.

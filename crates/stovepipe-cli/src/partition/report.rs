@@ -7,7 +7,7 @@ use stovepipe_partition::{Loads, Memory, Partition};
 use crate::output;
 use crate::units::{self, Unit};
 
-/// What is said of a partition.
+/// Says all that is known of a partition.
 #[derive(Serialize)]
 pub(super) struct Report {
     /// Layers in each part.

@@ -1,4 +1,4 @@
-//! What a given partition asks of the ranks: the time and the bytes of each part and each rank.
+//! The time and the bytes that a given partition asks of each part and each rank.
 
 use super::ConstrainedMinimax;
 use super::parts::End;
@@ -6,7 +6,7 @@ use crate::costs::Costs;
 use crate::error::PartitionError;
 use crate::partition::Partition;
 
-/// What a partition asks of the ranks.
+/// The time and the bytes that a partition asks of ranks.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Loads {
@@ -23,8 +23,8 @@ pub struct Loads {
 }
 
 impl ConstrainedMinimax {
-    /// What a partition asks of the ranks, whoever made it. Whether there is enough memory isn't
-    /// looked at, and neither are pins and groups.
+    /// The time and the bytes that a partition asks of ranks, whoever made it. Whether there is
+    /// enough memory isn't looked at, and neither are pins and groups.
     ///
     /// ```
     /// use stovepipe_partition::{ConstrainedMinimax, Costs, Partition};
