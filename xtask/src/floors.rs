@@ -28,9 +28,10 @@ pub(crate) const FLOORS: &[(&str, Floors)] = &[
     (
         "stovepipe-cli",
         &[
-            &["by_name", "output", "shape", "check"],
-            &["costs", "partition", "plan", "sweep", "tune"],
-            &["simulate", "compare"],
+            &["by_name", "input", "output", "shape"],
+            &["check", "units"],
+            &["costs", "partition", "plan", "tune"],
+            &["simulate", "compare", "sweep"],
         ],
     ),
     ("stovepipe-cuda", &[]),
@@ -94,6 +95,6 @@ pub(crate) const FLOORS: &[(&str, Floors)] = &[
             &["cuts"],
         ],
     ),
-    ("stovepipe-tune", &[&["cluster", "report"], &["error"], &["profile"], &["tuner"]]),
+    ("stovepipe-tune", &[&["messages", "report"], &["cluster", "error"], &["profile"], &["tuner"]]),
     ("stovepipe-wgpu", &[]),
 ];

@@ -7,7 +7,13 @@ use clap::Args;
 use serde::Serialize;
 use stovepipe_schedule::{ComputeKind, Mode, Program};
 
-use crate::output;
+use crate::{input, output};
+
+const EXAMPLES: &str = "\
+Examples:
+  stovepipe plan --schedule zb-h1 --ranks 4 --micro-batches 8 --format csv > plan.csv
+  stovepipe check plan.csv
+  stovepipe check plan.csv --in-flight 2 --json";
 
 /// Checks a plan from a file: that no work is lost, doubled or out of order, and that no rank waits
 /// forever. Shows the grid with the first bad cell in brackets if it isn't so.
@@ -16,6 +22,7 @@ use crate::output;
 /// is {"ranks": [["0F0", …], …]}. A file may hold communication too (0SEND_F0, 1RECV_F0, …); then
 /// all of it has to be there.
 #[derive(Args)]
+#[command(allow_negative_numbers = true, after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     /// The plan, as CSV or JSON.
     file: PathBuf,
@@ -42,10 +49,7 @@ struct Facts {
 
 /// Reads a plan file.
 pub(crate) fn read(file: &Path, in_flight: Option<usize>) -> Result<Program> {
-    let bytes = std::fs::read(file).with_context(|| format!("{} can't be read", file.display()))?;
-    let text = String::from_utf8(bytes).map_err(|_| {
-        anyhow::anyhow!("{} is no plan: it isn't text; give a CSV or JSON file", file.display())
-    })?;
+    let text = input::text(file)?;
     Program::read(&text, in_flight).with_context(|| format!("{} is refused", file.display()))
 }
 

@@ -1,21 +1,32 @@
 //! `stovepipe compare`: every schedule that fits, side by side.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde::Serialize;
-use stovepipe_schedule::{Mode, NamedSchedule, Plan, Schedule, schedules, simulate};
+use stovepipe_schedule::{Mode, NamedSchedule, Plan, PlanError, Schedule, schedules};
 
 use crate::costs::CostArguments;
 use crate::output::{self, percent, time};
 use crate::shape::ShapeArguments;
+use crate::units::{self, Unit};
+
+const EXAMPLES: &str = "\
+Examples:
+  stovepipe compare --ranks 4 --micro-batches 8
+  stovepipe compare --ranks 4 --micro-batches 8 --forward 20ms --backward 40ms --latency 1ms
+  stovepipe compare --ranks 2 --micro-batches 8 --activation-bytes 64MiB --checkpoint always";
 
 /// Simulates every schedule that fits the shape, and lists them by makespan.
 ///
 /// Costs are those of a whole rank: a schedule with V stages on each rank shares them out. Without
 /// --stages-per-rank each schedule gets the number of stages per rank that it is made for.
+///
+/// Times have a unit, as in 1.5s, 20ms or 300us, or all are plain numbers of any unit. Bytes may
+/// have one, as in 16MiB or 2GB. In JSON times are seconds, or plain as they were given, and bytes
+/// are bytes.
 // So that a negative cost gets its own message.
 #[derive(Args)]
-#[command(allow_negative_numbers = true)]
+#[command(allow_negative_numbers = true, after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     shape: ShapeArguments,
@@ -59,11 +70,16 @@ struct Refusal {
 
 impl Arguments {
     pub(crate) fn run(&self) -> Result<()> {
+        let unit = self.costs.unit()?;
         let mut comparison = Comparison { schedules: Vec::new(), refused: Vec::new() };
-        for schedule in schedules().iter().map(NamedSchedule::make) {
+        let bar = output::progress(schedules().len(), "simulating");
+        for schedule in bar.wrap_iter(schedules().iter().map(NamedSchedule::make)) {
             match schedule.plan(self.shape.shape(&schedule)) {
                 Ok(plan) if plan.mode() == Mode::ForwardOnly => {}
                 Ok(plan) => comparison.schedules.push(self.row(&schedule, &plan)?),
+                Err(error @ (PlanError::EmptyShape { .. } | PlanError::TooLarge { .. })) => {
+                    return Err(error).with_context(|| self.shape.to_string());
+                }
                 Err(error) => comparison.refused.push(Refusal {
                     schedule: schedule.name().to_owned(),
                     reason: error.to_string(),
@@ -72,19 +88,19 @@ impl Arguments {
         }
         if comparison.schedules.is_empty() {
             let reason = comparison.refused.first().map(|r| r.reason.clone()).unwrap_or_default();
-            bail!("no schedule fits: {reason}");
+            bail!("{}: no schedule fits: {reason}", self.shape);
         }
         comparison.schedules.sort_by(|a, b| a.makespan.total_cmp(&b.makespan));
         if self.json {
             output::print_json(&comparison)
         } else {
-            output::print(&comparison.to_text())
+            output::print(&comparison.to_text(unit, self.costs.have_byte_units()))
         }
     }
 
     fn row(&self, schedule: &dyn Schedule, plan: &Plan) -> Result<Row> {
         let program = self.costs.program(plan)?;
-        let timeline = simulate(&program, &self.costs.model(plan)?)?;
+        let timeline = self.costs.simulate(&program)?;
         let memory = self.costs.memory(plan)?;
         let ranks = 0..plan.ranks();
         let messages = ranks.clone().flat_map(|rank| program.row(rank));
@@ -104,7 +120,7 @@ impl Arguments {
 }
 
 impl Comparison {
-    fn to_text(&self) -> String {
+    fn to_text(&self, unit: Unit, byte_units: bool) -> String {
         let mut header = vec![
             "schedule",
             "stages per rank",
@@ -126,16 +142,15 @@ impl Comparison {
             let mut cells = vec![
                 row.schedule.clone(),
                 row.stages_per_rank.to_string(),
-                time(row.makespan),
+                unit.show(row.makespan),
                 percent(row.bubble),
-                by_rank(row.idle.iter().map(|idle| time(*idle))),
+                by_rank(row.idle.iter().map(|idle| unit.show(*idle))),
                 by_rank(row.peak_activations.iter().map(kept)),
                 row.messages.to_string(),
                 if row.splits_backward { "split" } else { "whole" }.to_owned(),
             ];
-            cells.extend(
-                row.peak_bytes.iter().map(|bytes| by_rank(bytes.iter().map(ToString::to_string))),
-            );
+            let shown = |bytes: &u64| units::show_bytes(*bytes, byte_units);
+            cells.extend(row.peak_bytes.iter().map(|bytes| by_rank(bytes.iter().map(shown))));
             table.add_row(cells);
         }
         let mut text = format!(

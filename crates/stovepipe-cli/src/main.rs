@@ -3,9 +3,9 @@
 
 mod by_name;
 mod check;
-
 mod compare;
 mod costs;
+mod input;
 mod output;
 mod partition;
 mod plan;
@@ -13,6 +13,7 @@ mod shape;
 mod simulate;
 mod sweep;
 mod tune;
+mod units;
 
 use std::process::ExitCode;
 
@@ -32,7 +33,8 @@ All of that at once:       stovepipe tune --profile profile.json --ranks 4 --bat
 /// Plans, checks, prices and compares pipeline schedules.
 ///
 /// A schedule orders the work of ranks (devices) that hold consecutive stages of a model, for a
-/// mini-batch cut into micro-batches. Times are in any unit, the same everywhere.
+/// mini-batch cut into micro-batches. Times are plain numbers of any unit, the same everywhere, or
+/// have their unit, as in 20ms.
 #[derive(Parser)]
 #[command(name = "stovepipe", version, after_help = EXAMPLES)]
 struct Arguments {
@@ -50,6 +52,7 @@ enum Command {
     Partition(partition::Arguments),
     Tune(tune::Arguments),
     /// Writes a completion script for your shell to standard output.
+    #[command(after_help = "Examples:\n  stovepipe completions bash > stovepipe.bash")]
     Completions {
         /// The shell.
         shell: Shell,

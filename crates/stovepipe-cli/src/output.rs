@@ -1,4 +1,4 @@
-//! Writing results: standard output, which may be closed early, and files.
+//! Writing results: standard output, which may be closed early, and files; and how far they are.
 
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use comfy_table::presets::ASCII_FULL_CONDENSED;
 use comfy_table::{Cell, Table};
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use serde::Serialize;
 
 /// Writes text to standard output.
@@ -33,6 +34,16 @@ pub(crate) fn table<T: Into<Cell>>(header: impl IntoIterator<Item = T>) -> Table
     let mut table = Table::new();
     table.load_style(ASCII_FULL_CONDENSED).set_header(header);
     table
+}
+
+/// A bar on standard error for work of so many steps; nothing where that isn't a terminal. It is
+/// gone once it is dropped.
+pub(crate) fn progress(steps: usize, what: &'static str) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len}, {eta} left");
+    let bar = ProgressBar::new(steps as u64).with_message(what);
+    // The template is right, and the default would be a bar too.
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        .with_finish(ProgressFinish::AndClear)
 }
 
 /// Whether standard output was closed before all was written.

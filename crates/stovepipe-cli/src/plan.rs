@@ -7,12 +7,19 @@ use crate::by_name::ByName;
 use crate::output;
 use crate::shape::ShapeArguments;
 
+const EXAMPLES: &str = "\
+Examples:
+  stovepipe plan --schedule 1f1b --ranks 4 --micro-batches 8
+  stovepipe plan --schedule interleaved-1f1b --ranks 2 --micro-batches 4 --stages-per-rank 3
+  stovepipe plan --schedule gpipe --ranks 2 --micro-batches 4 --format csv > plan.csv";
+
 /// Writes the plan of a schedule: for each rank, what it does in which order.
 ///
 /// In a cell stand the stage, what it does (F forward, B backward, I and W its two halves, R
 /// recompute), and the micro-batch: 2F5 is stage 2's forward of micro-batch 5. The grid gives every
 /// action one slot; dots are idle.
 #[derive(Args)]
+#[command(allow_negative_numbers = true, after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     /// The schedule.
     #[arg(long, value_name = "NAME", value_parser = ByName::schedule())]

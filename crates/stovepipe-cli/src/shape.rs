@@ -1,6 +1,8 @@
 //! The arguments for the shape that a schedule plans for.
 
-use anyhow::Result;
+use std::fmt;
+
+use anyhow::{Context, Result};
 use clap::Args;
 use stovepipe_schedule::{Plan, Schedule, Shape, schedule_named};
 
@@ -18,6 +20,17 @@ pub(crate) struct ShapeArguments {
     pub(crate) stages_per_rank: Option<usize>,
 }
 
+/// As on the command line.
+impl fmt::Display for ShapeArguments {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "--ranks {} --micro-batches {}", self.ranks, self.micro_batches)?;
+        match self.stages_per_rank {
+            Some(stages) => write!(f, " --stages-per-rank {stages}"),
+            None => Ok(()),
+        }
+    }
+}
+
 impl ShapeArguments {
     /// The shape for a schedule.
     pub(crate) fn shape(&self, schedule: &dyn Schedule) -> Shape {
@@ -29,6 +42,7 @@ impl ShapeArguments {
     /// The plan that the schedule of this name writes.
     pub(crate) fn plan(&self, schedule: &str) -> Result<Plan> {
         let schedule = schedule_named(schedule)?;
-        Ok(schedule.plan(self.shape(&schedule))?)
+        let plan = schedule.plan(self.shape(&schedule));
+        plan.with_context(|| format!("--schedule {} {self}", schedule.name()))
     }
 }

@@ -6,19 +6,34 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use serde::Serialize;
 use stovepipe_schedule::{
-    Action, Compute, ComputeKind, Panel, Program, Timeline, render_svg, render_trace, simulate,
+    Action, Compute, ComputeKind, Panel, Program, Timeline, render_svg, render_trace,
 };
 
 use crate::by_name::ByName;
 use crate::costs::{CostArguments, convention};
-use crate::output::{self, percent, time};
+use crate::output::{self, percent};
 use crate::shape::ShapeArguments;
+use crate::units::{self, Unit};
+
+const EXAMPLES: &str = "\
+Examples:
+  stovepipe simulate --schedule 1f1b --ranks 4 --micro-batches 8
+  stovepipe simulate --schedule gpipe --ranks 2 --micro-batches 4 --forward 20ms,30ms --svg step.svg
+  stovepipe simulate --schedule 1f1b --ranks 4 --micro-batches 8 --forward 20ms \
+    --boundary-bytes 16MiB --latency 50us --bandwidth 10Gbit/s
+  stovepipe plan --schedule zb-v --ranks 2 --micro-batches 4 --format csv > plan.csv
+  stovepipe simulate --plan plan.csv --forward 1 --backward 2 --json";
 
 /// Plays a plan against costs, and says how long it takes and how much of that is idle.
 ///
 /// Give a schedule and its shape, or a plan from a file. Bubble is idle time divided by total time.
+///
+/// Times have a unit, as in 1.5s, 20ms or 300us, or all are plain numbers of any unit. Bytes may
+/// have one, as in 16MiB or 2GB. In JSON times are seconds, or plain as they were given, and bytes
+/// are bytes.
 #[derive(Args)]
-#[command(allow_negative_numbers = true, group = clap::ArgGroup::new("source").required(true))]
+#[command(allow_negative_numbers = true, after_help = EXAMPLES)]
+#[command(group = clap::ArgGroup::new("source").required(true))]
 pub(crate) struct Arguments {
     /// The schedule.
     #[arg(
@@ -81,13 +96,14 @@ struct RankResults {
 
 impl Arguments {
     pub(crate) fn run(&self) -> Result<()> {
+        let unit = self.costs.unit()?;
         let program = self.program()?;
-        let timeline = simulate(&program, &self.costs.model(program.plan())?)?;
+        let timeline = self.costs.simulate(&program)?;
         let results = self.results(&program, &timeline)?;
         let name = self.schedule.as_deref().unwrap_or("plan");
         if let Some(file) = &self.svg {
             let panel = Panel { title: name, timeline: &timeline };
-            output::write(file, &render_svg(&[panel], "")?)?;
+            output::write(file, &render_svg(&[panel], unit.symbol())?)?;
         }
         if let Some(file) = &self.trace {
             output::write(file, &render_trace(&[(name, &timeline)], 1.0))?;
@@ -95,7 +111,8 @@ impl Arguments {
         if self.json {
             output::print_json(&results)
         } else {
-            output::print(&format!("{}{}", convention(program.plan()), results.to_text()))
+            let text = results.to_text(unit, self.costs.have_byte_units());
+            output::print(&format!("{}{text}", convention(program.plan())))
         }
     }
 
@@ -145,7 +162,7 @@ impl Arguments {
 }
 
 impl Results {
-    fn to_text(&self) -> String {
+    fn to_text(&self, unit: Unit, byte_units: bool) -> String {
         let mut header = vec!["rank", "busy", "idle", "kept micro-batches", "waiting values"];
         let bytes = self.ranks.first().is_some_and(|rank| rank.peak_bytes.is_some());
         if bytes {
@@ -155,12 +172,12 @@ impl Results {
         for (number, rank) in self.ranks.iter().enumerate() {
             let mut row = vec![
                 number.to_string(),
-                time(rank.busy),
-                time(rank.idle),
+                unit.show(rank.busy),
+                unit.show(rank.idle),
                 rank.peak_activations.to_string(),
                 rank.most_queued.to_string(),
             ];
-            row.extend(rank.peak_bytes.map(|bytes| bytes.to_string()));
+            row.extend(rank.peak_bytes.map(|bytes| units::show_bytes(bytes, byte_units)));
             table.add_row(row);
         }
         format!(
@@ -169,7 +186,7 @@ impl Results {
              bytes with the values that wait\n\
              waiting: the most values on a rank at once that were sent to it and not yet taken\n\
              critical path: {}\n",
-            time(self.makespan),
+            unit.show(self.makespan),
             percent(self.utilization),
             percent(self.bubble),
             shortened(&self.critical_path),

@@ -21,7 +21,8 @@ pub struct LayerBytes {
 }
 
 impl LayerBytes {
-    /// What a part holds for this layer, wherever it stands in it, with so many micro-batches.
+    /// The bytes that a part holds for this layer, wherever it stands in it, with so many
+    /// micro-batches.
     pub(crate) fn held(&self, micro_batches: u64) -> u64 {
         self.fixed.saturating_add(self.kept.saturating_mul(micro_batches))
     }

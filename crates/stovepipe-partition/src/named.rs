@@ -2,6 +2,8 @@
 //! makes it. Each partitioner's file holds its own entry; the list of them stands in the folder's
 //! file.
 
+use std::ops::Range;
+
 use crate::error::PartitionError;
 use crate::memory::Memory;
 use crate::partitioner::Partitioner;
@@ -38,6 +40,10 @@ pub struct PartitionerFacts {
     pub memory: Option<Memory>,
     /// The rank of each part.
     pub placement: Option<Vec<usize>>,
+    /// Layers, each with the part that it must be in.
+    pub pins: Vec<(usize, usize)>,
+    /// Layers that stay together.
+    pub groups: Vec<Range<usize>>,
 }
 
 impl PartitionerFacts {
@@ -63,6 +69,20 @@ impl PartitionerFacts {
     #[must_use]
     pub fn with_placement(self, ranks: impl Into<Vec<usize>>) -> Self {
         Self { placement: Some(ranks.into()), ..self }
+    }
+
+    /// With a layer that must be in a part.
+    #[must_use]
+    pub fn with_pin(mut self, layer: usize, part: usize) -> Self {
+        self.pins.push((layer, part));
+        self
+    }
+
+    /// With layers that stay together.
+    #[must_use]
+    pub fn with_group(mut self, layers: Range<usize>) -> Self {
+        self.groups.push(layers);
+        self
     }
 }
 

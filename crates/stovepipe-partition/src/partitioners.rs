@@ -5,7 +5,7 @@ mod explicit;
 mod minimax;
 mod uniform;
 
-pub use constrained_minimax::{ConstrainedMinimax, Solution};
+pub use constrained_minimax::{ConstrainedMinimax, Loads, Solution};
 pub use explicit::Explicit;
 pub use minimax::Minimax;
 pub use uniform::Uniform;
@@ -78,6 +78,9 @@ mod tests {
         };
         assert_eq!(cut("constrained-minimax"), [3, 6]);
         assert_eq!(cut("minimax"), [4, 5]);
+        let facts = facts.with_pin(4, 0).with_group(4..8);
+        let partitioner = partitioner_named("constrained-minimax", &facts).expect("it is listed");
+        assert_eq!(partitioner.partition(&costs, 2).expect("a partition").sizes(), [8, 1]);
     }
 
     #[test]

@@ -75,14 +75,15 @@ impl Cluster {
         self
     }
 
-    /// What messages take of their ranks themselves, such as for encoding and decoding values.
+    /// The time that messages take of their ranks themselves, such as for encoding and decoding
+    /// values.
     #[must_use]
     pub fn messages(mut self, costs: MessageCosts) -> Self {
         self.messages = costs;
         self
     }
 
-    /// What messages take of their ranks.
+    /// The time that messages take of their ranks.
     pub(crate) fn message_costs(&self) -> MessageCosts {
         self.messages
     }

@@ -18,7 +18,7 @@ pub struct MessageCosts {
 }
 
 impl MessageCosts {
-    /// What a message of so many bytes takes.
+    /// The time that a message of so many bytes takes.
     #[must_use]
     pub fn of(&self, bytes: u64) -> Handling {
         let bytes = bytes as f64;

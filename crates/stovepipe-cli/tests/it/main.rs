@@ -2,8 +2,11 @@
 //! is.
 
 mod command;
+mod examples;
+mod extremes;
 mod files;
 mod numbers;
+mod partitions;
 mod refusals;
 mod registries;
 mod tuning;

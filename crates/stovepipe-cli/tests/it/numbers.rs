@@ -59,6 +59,73 @@ fn fixed_work() {
 }
 
 #[test]
+fn fixed_work_of_every_schedule() {
+    let points = |arguments: &str| {
+        let found = json(&format!("sweep --ranks 4 --json {arguments}"));
+        let points = found["points"].as_array().expect("points").iter();
+        let makespans: Vec<f64> = points.map(|point| number(&point["makespan"])).collect();
+        (makespans, found)
+    };
+    // Forwards alone: (M + P - 1) (F / M + overhead).
+    let (makespans, found) =
+        points("--schedule forward-only --forward 32 --overhead 0.5 --micro-batches 4,8");
+    assert_eq!(makespans, [7.0 * 8.5, 11.0 * 4.5]);
+    assert!(close(&found["continuous_optimum"], (3.0f64 * 32.0 / 0.5).sqrt()));
+    // A backward takes two forwards by default, and both are those of a whole rank.
+    for (schedule, stages) in [("interleaved-1f1b", 3), ("looped-bfs", 2), ("zb-v", 2)] {
+        let (makespans, found) = points(&format!(
+            "--schedule {schedule} --stages-per-rank {stages} --forward 8 --micro-batches 8"
+        ));
+        let one = json(&format!(
+            "simulate --schedule {schedule} --stages-per-rank {stages} --ranks 4 --micro-batches 8 \
+             --json"
+        ));
+        assert!(close(&one["makespan"], makespans[0]), "{schedule}");
+        assert_eq!(found["continuous_optimum"], Value::Null);
+    }
+    // What grows with samples is cut, latency isn't; the other costs are those of simulate.
+    let (makespans, found) = points(
+        "--schedule 1f1b --forward 32s --backward 32s --recompute 16s --latency 1ms \
+         --boundary-bytes 64MiB --bandwidth 1MiB/s --activation-bytes 1KiB --micro-batches 16",
+    );
+    let one = json(
+        "simulate --schedule 1f1b --ranks 4 --micro-batches 16 --forward 2 --backward 2 \
+         --recompute 1 --latency 0.001 --boundary-bytes 4194304 --bandwidth 1048576 \
+         --activation-bytes 64 --json",
+    );
+    assert!(close(&one["makespan"], makespans[0]));
+    assert_eq!(found["points"][0]["peak_bytes"], one["ranks"][0]["peak_bytes"]);
+    // What a schedule can't do is said.
+    let (makespans, found) = points("--schedule dualpipe-v --work 32 --micro-batches 4,8,16");
+    assert_eq!((makespans.len(), found["refused"][0]["micro_batches"].as_u64()), (2, Some(4)));
+    let said = text("sweep --ranks 4 --schedule dualpipe-v --work 32 --micro-batches 4,8");
+    assert!(said.contains("not listed: dualpipe-v cannot plan for 4 ranks"), "{said}");
+}
+
+#[test]
+fn units_agree_and_are_shown() {
+    let run = "--ranks 4 --micro-batches 8 --forward 20ms --backward 40ms --activation-bytes 1MiB";
+    let plain = "--ranks 4 --micro-batches 8 --forward 20 --backward 40 --activation-bytes 1048576";
+    for command in ["simulate --schedule 1f1b", "compare"] {
+        let (with, without) =
+            (text(&format!("{command} {run}")), text(&format!("{command} {plain}")));
+        assert!(with.contains("660 ms") && without.contains("660"), "{with}{without}");
+        assert!(with.contains("4.0 MiB") && without.contains("4194304"), "{with}{without}");
+        assert!(!without.contains("660 ms") && !without.contains("MiB"), "{without}");
+    }
+    // Seconds, in JSON.
+    let found = json(&format!("simulate --schedule 1f1b {run} --json"));
+    assert!(close(&found["makespan"], 0.66));
+    let gigabits = "--boundary-bytes 1250000 --bandwidth 10Gbit/s --latency 0";
+    let bytes = "--boundary-bytes 1.25MB --bandwidth 1.25GB/s";
+    let makespan = |more: &str| {
+        number(&json(&format!("simulate --schedule 1f1b {run} {more} --json"))["makespan"])
+    };
+    assert_eq!(makespan(gigabits), makespan(bytes));
+    assert!(makespan(bytes) > 0.66);
+}
+
+#[test]
 fn gpipe_bubbles() {
     for (m, percent) in [(1, 75), (4, 43), (8, 27), (16, 16)] {
         let found =
@@ -160,29 +227,6 @@ fn values_wait_before_a_slow_rank() {
     assert_eq!(free.1, Some(62));
     assert_eq!(waiting("--queue 2"), (free.0, Some(2)));
     assert_eq!(waiting("--receive 1 --send 1").0, free.0 + 1.0 + 64.0);
-}
-
-#[test]
-fn partitions() {
-    for (costs, parts, bottleneck, sizes) in [
-        ("1,1,1,1,1,1,1", 4, 2.0, None),
-        ("13,13,19,16", 3, 26.0, Some(vec![2, 1, 1])),
-        ("1,1,1,1", 4, 1.0, Some(vec![1, 1, 1, 1])),
-        ("5,2,5,5,7,12,3", 4, 12.0, None),
-        ("1,1,1,1,1", 4, 2.0, None),
-        ("1,2,3,4,5,6", 2, 11.0, Some(vec![4, 2])),
-        ("6,5,4,3,2,1", 2, 11.0, Some(vec![2, 4])),
-        (&["1"; 42].join(","), 16, 3.0, None),
-        (&["1"; 38].join(","), 8, 5.0, None),
-    ] {
-        let found = json(&format!("partition --costs {costs} --parts {parts} --json"));
-        assert_eq!(number(&found["bottleneck"]), bottleneck, "{costs}");
-        let cut = found["sizes"].as_array().expect("sizes");
-        assert!(cut.len() == parts && cut.iter().all(|size| *size != 0), "{found}");
-        if let Some(sizes) = sizes {
-            assert_eq!(found["sizes"], serde_json::json!(sizes));
-        }
-    }
 }
 
 #[test]

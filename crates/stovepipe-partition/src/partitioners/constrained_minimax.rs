@@ -8,12 +8,14 @@
 
 mod dealt;
 mod fitting;
+mod loads;
 mod parts;
 mod search;
 mod shared;
 
 use std::ops::Range;
 
+pub use self::loads::Loads;
 use self::parts::Parts;
 pub use self::search::Solution;
 use crate::costs::Costs;
@@ -72,9 +74,7 @@ pub(super) const NAMED: NamedPartitioner = NamedPartitioner {
 };
 
 fn make(_: &str, facts: &PartitionerFacts) -> Result<Box<dyn Partitioner>, PartitionError> {
-    let PartitionerFacts { speeds, cut_costs, memory, placement } = facts.clone();
-    let unconstrained = ConstrainedMinimax::new();
-    Ok(Box::new(ConstrainedMinimax { speeds, cut_costs, memory, placement, ..unconstrained }))
+    Ok(Box::new(ConstrainedMinimax::with_facts(facts)))
 }
 
 impl ConstrainedMinimax {
@@ -82,6 +82,13 @@ impl ConstrainedMinimax {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// With all that these facts say.
+    #[must_use]
+    pub fn with_facts(facts: &PartitionerFacts) -> Self {
+        let PartitionerFacts { speeds, cut_costs, memory, placement, pins, groups } = facts.clone();
+        Self { speeds, cut_costs, memory, placement, pins, groups }
     }
 
     /// The relative speed of each rank, in their order: a rank of speed 2 needs half the time.
@@ -150,7 +157,7 @@ impl ConstrainedMinimax {
         let wrong =
             |what: &'static str, reason: String| PartitionError::Constraint { what, reason };
         let placement = self.placement.clone().unwrap_or_else(|| (0..parts).collect());
-        let ranks = placement.iter().max().map_or(0, |last| last + 1);
+        let ranks = placement.iter().max().map_or(0, |last| last.saturating_add(1));
         if (0..ranks).any(|rank| !placement.contains(&rank)) {
             let reason = "a rank below the last has no part: number them from 0 on";
             return Err(wrong("placement", reason.to_owned()));

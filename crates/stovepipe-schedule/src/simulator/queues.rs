@@ -61,8 +61,8 @@ impl Timeline {
                     changes.extend([(sent, true, weight), (span.end, false, weight)]);
                 }
             }
-            // Those that are taken at a time make room for those that are sent then, also where that
-            // is the same one.
+            // Those that are taken at a time make room for those that are sent then, also where
+            // that is the same one.
             changes.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
             let mut waiting = 0i128;
             let levels = changes.into_iter().map(|(time, arrives, weight)| {

@@ -1,3 +1,5 @@
+//! Profiles: what is checked, read and written.
+
 use stovepipe_schedule::LayerMemory;
 
 use super::*;

@@ -86,7 +86,7 @@ fn with_fill(sized: &SizedLayers, ranks: usize, fastest: f64) -> f64 {
     part * model / all / fastest
 }
 
-/// What a stage does in a step, in seconds of its rank.
+/// The work of a stage in a step, in seconds of its rank.
 #[derive(Clone, Copy, Default)]
 pub(super) struct StageLoad {
     /// For all micro-batches.

@@ -50,9 +50,9 @@ impl<'a> Cutter<'a> {
         Self { request, plan, sized, probe: probe(plan, policy, sized.layers()) }
     }
 
-    /// Cuts to try one after the other, until one fits: with the partitioners that are asked for, or
-    /// else of few cuts all, those with the shortest estimated step first, and of many what
-    /// partitioners find, shifted to where the estimate is shorter.
+    /// Cuts to try one after the other, until one fits: those of the partitioners that are asked
+    /// for. Otherwise of few cuts these are all, those with the shortest estimated step first. Of
+    /// many they are what partitioners find, shifted to where the estimate is shorter.
     pub(super) fn cuts(&self) -> Box<dyn Iterator<Item = Result<Partition, Refusal>> + '_> {
         const BOUNDS: [Bound; 2] = [Bound::Least, Bound::Most];
         if let Some(names) = &self.request.partitioners {
@@ -72,7 +72,7 @@ impl<'a> Cutter<'a> {
         Box::new(self.all_if_few().into_iter().map(Ok).chain(found))
     }
 
-    /// What one stage on each rank lacks however the layers are cut.
+    /// The bytes that one stage on each rank lacks however the layers are cut.
     fn lacking(&self) -> Option<Refusal> {
         let ranks = self.plan.ranks();
         let capacities = self.request.cluster.capacities(ranks)?;
@@ -88,8 +88,8 @@ impl<'a> Cutter<'a> {
         };
         let missing = lacking_in_order(layers.len(), &order, bytes)?;
         let reason = format!(
-            "parameters, optimizer state and activations need at least {missing} bytes more on \
-             some of {ranks} ranks"
+            "some of {ranks} ranks lacks at least {missing} bytes for parameters, optimizer state and \
+             activations"
         );
         Some(Refusal { reason, missing: Some(missing) })
     }
@@ -177,8 +177,8 @@ impl<'a> Cutter<'a> {
         (0..self.plan.ranks()).map(speed).collect()
     }
 
-    /// What a cut between two layers costs the ranks on both sides of it for one micro-batch: each
-    /// sends a message and receives one.
+    /// The time that a cut between two layers costs the ranks on both sides of it for one
+    /// micro-batch: each sends a message and receives one.
     fn cut_costs(&self) -> Option<Vec<f64>> {
         let costs = self.request.cluster.message_costs();
         let cost = |cut: usize| {

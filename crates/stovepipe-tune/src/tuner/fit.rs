@@ -12,7 +12,7 @@ use super::request::Request;
 use super::sized::SizedLayers;
 use crate::report::{Choice, Configuration};
 
-/// What is known about a configuration.
+/// The price of a configuration, or a bound of it.
 pub(super) enum Fitted {
     /// It can run.
     Choice(Choice),

@@ -11,6 +11,9 @@ use crate::error::TuneError;
 use crate::profile::Profile;
 use crate::report::Configuration;
 
+/// More samples than any mini-batch has.
+const MAX_BATCH: usize = 1 << 40;
+
 /// A function that is told how many shapes are settled, and how many there are.
 pub(super) type Progress = dyn Fn(usize, usize) + Send + Sync;
 
@@ -59,6 +62,11 @@ impl Request<'_> {
         }
         if self.batch == 0 {
             return refuse("batch", "it has no samples: give at least 1".to_owned());
+        }
+        if self.batch > MAX_BATCH {
+            let reason =
+                format!("{} samples are more than any: give {MAX_BATCH} at most", self.batch);
+            return refuse("batch", reason);
         }
         if self.cluster.limits_memory() && !self.profile.knows_memory() {
             return refuse(

@@ -1,4 +1,4 @@
-//! What ranks lack to hold layers however these are cut, found without cutting them.
+//! The bytes that ranks lack to hold layers however these are cut, found without cutting them.
 
 /// The bytes that every rank lacks to hold its part of so many layers in order. `bytes` says what a
 /// rank needs for a layer.

@@ -53,10 +53,12 @@ impl Open {
     }
 }
 
-/// What is known about a configuration after it was looked at.
+/// The findings about a configuration that was looked at.
 enum Outcome {
     Choice(Choice),
     Rejected(Rejected),
+    /// It can't be planned, which nobody asked for.
+    Unplanned(Rejected),
     Open(Open),
 }
 
@@ -67,10 +69,12 @@ type Key = (u64, (usize, usize));
 /// The state of a search.
 pub(super) struct Search<'a> {
     request: &'a Request<'a>,
-    /// What the layers cost, by the number of micro-batches.
+    /// The costs of the layers, by the number of micro-batches.
     sized: BTreeMap<usize, SizedLayers>,
     open: BTreeMap<Key, Open>,
     report: Report,
+    /// The first that couldn't be planned: the reason if nothing else could either.
+    unplanned: Option<Rejected>,
     /// Groups that were looked at, and all.
     settled: usize,
     groups: usize,
@@ -88,8 +92,8 @@ impl<'a> Search<'a> {
             .collect();
         let report = Report { choices: Vec::new(), rejected: Vec::new(), bounded: Vec::new() };
         let (settled, count) = (0, groups.len());
-        let mut search =
-            Self { request, sized, open: BTreeMap::new(), report, settled, groups: count };
+        let (open, unplanned) = (BTreeMap::new(), None);
+        let mut search = Self { request, sized, open, report, unplanned, settled, groups: count };
         for (place, (group, bound)) in groups.into_iter().zip(bounds).enumerate() {
             let policies = request.policies.clone();
             search.leave_open(Open { group, policies, bound, place: (place, 0) });
@@ -113,6 +117,9 @@ impl<'a> Search<'a> {
                 bounded.collect::<Vec<_>>()
             });
         self.report.bounded = bounded.collect();
+        if self.report.choices.is_empty() && self.report.rejected.is_empty() {
+            self.report.rejected.extend(self.unplanned);
+        }
         self.report.rejected.sort_by_key(|rejected| rejected.missing.unwrap_or(u64::MAX));
         self.report.sort();
         self.report
@@ -232,6 +239,9 @@ impl<'a> Search<'a> {
             match outcome {
                 Outcome::Choice(choice) => self.report.choices.push(choice),
                 Outcome::Rejected(rejected) => self.report.rejected.push(rejected),
+                Outcome::Unplanned(rejected) => {
+                    self.unplanned.get_or_insert(rejected);
+                }
                 Outcome::Open(open) => self.leave_open(open),
             }
         }
@@ -249,14 +259,16 @@ impl<'a> Search<'a> {
 /// Plans a group once, and looks at its policies.
 fn looked_at(request: &Request<'_>, open: &Open, sized: &SizedLayers, limit: f64) -> Vec<Outcome> {
     let Open { group, policies, place, .. } = open;
-    let reject = |policy: &Arc<dyn CheckpointPolicy>, Refusal { reason, missing }: Refusal| {
-        Outcome::Rejected(Rejected { configuration: group.with(policy), reason, missing })
+    let rejected = |policy: &Arc<dyn CheckpointPolicy>, Refusal { reason, missing }: Refusal| {
+        Rejected { configuration: group.with(policy), reason, missing }
     };
     let plan = match plan_of(request, group) {
         Ok(plan) => plan,
-        // What nobody asked for needn't be explained.
-        Err(Refusal { missing: None, .. }) if !request.asks_for_shapes() => return Vec::new(),
-        Err(refusal) => return policies.iter().map(|p| reject(p, refusal.clone())).collect(),
+        Err(refusal) => {
+            let unasked = refusal.missing.is_none() && !request.asks_for_shapes();
+            let kind = if unasked { Outcome::Unplanned } else { Outcome::Rejected };
+            return policies.iter().map(|p| kind(rejected(p, refusal.clone()))).collect();
+        }
     };
     let outcome = |(number, policy): (usize, &Arc<dyn CheckpointPolicy>)| match fit(
         request,
@@ -272,7 +284,7 @@ fn looked_at(request: &Request<'_>, open: &Open, sized: &SizedLayers, limit: f64
             bound,
             place: (place.0, place.1 + number + 1),
         }),
-        Err(refusal) => reject(policy, refusal),
+        Err(refusal) => Outcome::Rejected(rejected(policy, refusal)),
     };
     policies.iter().enumerate().map(outcome).collect()
 }
@@ -289,7 +301,7 @@ fn plan_of(request: &Request<'_>, group: &Group) -> Result<Plan, Refusal> {
         };
         if let Some(missing) = missing {
             let reason = format!(
-                "parameters and optimizer state alone need {missing} bytes more on each of {} ranks",
+                "each of {} ranks lacks {missing} bytes for parameters and optimizer state alone",
                 group.shape.ranks
             );
             return Err(Refusal { reason, missing: Some(missing) });

@@ -1,4 +1,4 @@
-//! What the search looks at, how it prices it, and what it finds against looking at everything.
+//! The search: what it looks at, its prices, and its choice against looking at everything.
 
 use std::sync::{Arc, Mutex};
 
@@ -32,7 +32,8 @@ fn recomputation_costs_what_is_dropped_where_it_runs() {
     let profile = profile(4, 0.0, 1.0, &[8]);
     let one = Configuration::new(GPipe::default(), Selective::new([0]), Shape::new(1, 1));
     assert_eq!(seconds(&profile, &Cluster::new(1), &one, &[4]), 64.0 + 8.0);
-    // Two segments: the last is rebuilt while the gradient is on its way, the other in the backward.
+    // Two segments: the last is rebuilt while the gradient is on its way, the other in the
+    // backward.
     let two = Configuration::new(GPipe::default(), Selective::new([0, 2]), Shape::new(2, 1));
     let alone = seconds(&profile, &Cluster::new(2), &two, &[3, 1]);
     assert_eq!(alone, 64.0 + 8.0);

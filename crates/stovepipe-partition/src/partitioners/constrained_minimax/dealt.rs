@@ -69,9 +69,9 @@ impl Parts<'_> {
         starts[layers]
     }
 
-    /// For each part and behind the last, the first layer that it may begin with if it and those
-    /// behind it are to take all the rest, each up to `limit` and within its memory by its layers
-    /// alone.
+    /// For each part and behind the last, the first layer that it may begin with: it and those
+    /// behind it have to take all the rest. Each takes layers up to `limit` and up to its memory,
+    /// of which they alone are counted.
     fn earliest_starts(&self, limit: f64, room: Room) -> Vec<usize> {
         // With a margin for rounding: sums are taken from the other end.
         let limit = limit * (1.0 + 1e-9);
