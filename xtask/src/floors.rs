@@ -41,8 +41,9 @@ pub(crate) const FLOORS: &[(&str, Floors)] = &[
         "stovepipe-mpi",
         &[
             &["backoff", "error", "frame", "pool", "round"],
-            &["limits"],
+            &["limits", "outgoing"],
             &["endpoint", "link"],
+            &["incoming"],
             &["progress"],
             &["mpi"],
         ],

@@ -20,6 +20,8 @@ pub(crate) struct After {
     pub(crate) stale: Vec<Waker>,
     /// Frames by the rank that they go to.
     pub(crate) send: Vec<(usize, Frame)>,
+    /// Steps whose values need not be sent any more, with their channels.
+    pub(crate) cut: Vec<(u32, u64)>,
 }
 
 impl After {
@@ -301,6 +303,7 @@ impl EndpointState {
 
     fn note_abort(&mut self, step: u64, by: usize, reason: String, after: &mut After) {
         self.aborts.insert(step, (by, reason));
+        after.cut.push((self.channel, step));
         self.wake(step..=step, after);
         self.gathers.retain(|key, _| key.0 != step);
     }

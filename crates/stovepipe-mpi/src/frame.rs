@@ -1,10 +1,12 @@
-//! A frame travels in one MPI message: a head of fixed size, which says everything about the
-//! message, and the payload. A frame is padded to whole [`BLOCK`]s, because MPI counts in 31 bits.
+//! A frame: a head of fixed size, which says everything about the message, and the payload. A short
+//! one travels in one MPI message, a long one in [pieces](crate::outgoing).
+
+use std::ops::Range;
 
 use stovepipe_transport::{Direction, Tag};
 
-/// MPI's unit of length here. The head takes one.
-pub(crate) const BLOCK: usize = 64;
+/// The bytes of a head.
+pub(crate) const HEAD: usize = 64;
 
 /// The first part of a message: what it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,7 +64,7 @@ pub(crate) fn begin(mut buffer: Vec<u8>, address: Address) -> Vec<u8> {
     for number in [kind, address.channel].into_iter().chain(numbers) {
         buffer.extend(number.to_le_bytes());
     }
-    buffer.resize(BLOCK, 0);
+    buffer.resize(HEAD, 0);
     buffer
 }
 
@@ -76,33 +78,46 @@ pub(crate) struct Frame {
 pub(crate) type Tail = Box<dyn AsRef<[u8]> + Send>;
 
 impl Frame {
-    /// Ends a frame: notes how long the payload is, and pads it.
+    /// Ends a frame: notes how long the payload is.
     pub(crate) fn end(mut buffer: Vec<u8>, tail: Option<Tail>) -> Self {
         let tail = tail.filter(|tail| !(**tail).as_ref().is_empty());
         let behind = tail.as_ref().map_or(0, |tail| (**tail).as_ref().len());
-        let length = (buffer.len() - BLOCK + behind) as u64;
-        buffer[BLOCK - 8..BLOCK].copy_from_slice(&length.to_le_bytes());
-        if tail.is_none() {
-            buffer.resize(buffer.len().next_multiple_of(BLOCK), 0);
-        }
+        let length = (buffer.len() - HEAD + behind) as u64;
+        buffer[HEAD - 8..HEAD].copy_from_slice(&length.to_le_bytes());
         Self { buffer, tail }
     }
 
-    /// How many bytes are missing after the tail to make whole blocks.
-    pub(crate) fn padding(&self) -> usize {
-        let length = self.buffer.len() + self.tail.as_ref().map_or(0, |t| (**t).as_ref().len());
-        length.next_multiple_of(BLOCK) - length
+    fn tail(&self) -> &[u8] {
+        self.tail.as_ref().map_or(&[], |tail| (**tail).as_ref())
+    }
+
+    /// The bytes of head and payload.
+    pub(crate) fn len(&self) -> usize {
+        self.buffer.len() + self.tail().len()
+    }
+
+    /// The two places, of which one may be empty, where these bytes are.
+    pub(crate) fn places(&self, bytes: &Range<usize>) -> [&[u8]; 2] {
+        let (first, tail) = (self.buffer.len(), self.tail());
+        let within = |end: usize, length: usize| end.min(length);
+        let start = within(bytes.start, first)..within(bytes.end, first);
+        let behind = |at: usize| within(at.saturating_sub(first), tail.len());
+        [&self.buffer[start], &tail[behind(bytes.start)..behind(bytes.end)]]
     }
 }
 
-/// Splits a frame, which may stand in a longer buffer, into address and payload. `None` if it is no
-/// frame.
-pub(crate) fn read(frame: &[u8]) -> Option<(Address, &[u8])> {
-    let (head, payload) = frame.split_at_checked(BLOCK)?;
-    let (words, _) = head.as_chunks::<4>();
+/// The bytes of the frame that begins with this head.
+pub(crate) fn length(head: &[u8]) -> Option<usize> {
+    let (length, _) = head.get(HEAD - 8..HEAD)?.as_chunks::<8>();
+    HEAD.checked_add(usize::try_from(u64::from_le_bytes(*length.first()?)).ok()?)
+}
+
+/// The address in a head. `None` if it is none.
+pub(crate) fn read_head(head: &[u8]) -> Option<Address> {
+    let (words, _) = head.get(..HEAD)?.as_chunks::<4>();
     let word = |index: usize| words.get(index).map(|bytes| u32::from_le_bytes(*bytes));
-    let long = |index: usize| Some(u64::from(word(index)?) | u64::from(word(index + 1)?) << 32);
-    let (step, kind, channel) = (long(0)?, word(2)?, word(3)?);
+    let step = u64::from(word(0)?) | u64::from(word(1)?) << 32;
+    let (kind, channel) = (word(2)?, word(3)?);
     let [first, second, third] = [word(4)?, word(5)?, word(6)?];
     let value = |direction| {
         let (micro_batch, from_stage, to_stage) = (first, second, third);
@@ -119,8 +134,13 @@ pub(crate) fn read(frame: &[u8]) -> Option<(Address, &[u8])> {
         7 => value(Direction::Shared),
         _ => return None,
     };
-    let length = usize::try_from(long(BLOCK / 4 - 2)?).ok()?;
-    Some((Address { channel, head }, payload.get(..length)?))
+    Some(Address { channel, head })
+}
+
+/// Splits a frame, which may stand in a longer buffer, into address and payload. `None` if it is no
+/// frame.
+pub(crate) fn read(frame: &[u8]) -> Option<(Address, &[u8])> {
+    Some((read_head(frame)?, frame.get(HEAD..length(frame)?)?))
 }
 
 #[cfg(test)]
@@ -147,23 +167,26 @@ mod tests {
             Head::Bye,
         ];
         for head in heads {
-            for length in [0, 1, BLOCK, BLOCK + 1] {
+            for length in [0, 1, HEAD, HEAD + 1] {
                 let (address, payload) = (Address { channel: 0x0102_0304, head }, vec![7; length]);
-                let mut frame = begin(vec![1; 3], address);
-                frame.extend(&payload);
-                let mut frame = Frame::end(frame, None).buffer;
-                assert!(frame.len().is_multiple_of(BLOCK));
-                assert_eq!(read(&frame), Some((address, &*payload)));
-                // The same in two pieces.
+                let mut whole = begin(vec![1; 3], address);
+                whole.extend(&payload);
+                let mut whole = Frame::end(whole, None).buffer;
+                assert_eq!(read(&whole), Some((address, &*payload)));
+                assert_eq!(super::length(&whole), Some(whole.len()));
+                // The same in two places, and in parts of them.
                 let tail = Some(Box::new(payload.clone()) as Tail);
-                let pieces = Frame::end(begin(Vec::new(), address), tail);
-                let mut joined = pieces.buffer.clone();
-                joined.extend(pieces.tail.iter().flat_map(|tail| (**tail).as_ref()));
-                joined.extend(vec![0; pieces.padding()]);
-                assert_eq!(joined, frame);
+                let frame = Frame::end(begin(Vec::new(), address), tail);
+                assert_eq!(frame.len(), whole.len());
+                for cut in [0, 1, HEAD - 1, HEAD, whole.len()] {
+                    let parts = [0..cut, cut..whole.len()];
+                    let joined: Vec<u8> =
+                        parts.iter().flat_map(|part| frame.places(part).concat()).collect();
+                    assert_eq!(joined, whole);
+                }
                 // A buffer that was used before is longer.
-                frame.extend([9; BLOCK]);
-                assert_eq!(read(&frame), Some((address, &*payload)));
+                whole.extend([9; HEAD]);
+                assert_eq!(read(&whole), Some((address, &*payload)));
             }
         }
     }
@@ -172,9 +195,9 @@ mod tests {
     fn what_is_no_frame_is_not_read() {
         let good = begin(Vec::new(), Address { channel: 0, head: Head::Leave });
         let good = Frame::end(good, None).buffer;
-        assert_eq!(read(&good[..BLOCK - 1]), None);
+        assert_eq!(read(&good[..HEAD - 1]), None);
         let mut long = good.clone();
-        long[BLOCK - 8] = 1;
+        long[HEAD - 8] = 1;
         assert_eq!(read(&long), None);
         let mut unknown = good;
         unknown[8] = 8;

@@ -6,6 +6,10 @@
 //! where it is; whatever comes before it is copied into a buffer. All is copied once when it is
 //! decoded. Buffers are used again.
 //!
+//! Long values travel in pieces of 4 MiB, of which two are on their way to a peer at a time. So
+//! signs of life, aborts, gathers and short values pass them, however slow the link is. What is
+//! left of values of an aborted step isn't sent.
+//!
 //! One thread of each process makes all MPI calls, because large messages move only inside such
 //! calls. It moves them while the process computes, and sleeps longer and longer while nothing
 //! happens.
@@ -30,12 +34,16 @@ mod backoff;
 mod endpoint;
 mod error;
 mod frame;
+mod incoming;
 mod limits;
 mod link;
 mod mpi;
+mod outgoing;
 mod pool;
 mod progress;
 mod round;
 
+/// The crate whose communicators endpoints can be made on.
+pub use ::mpi as rsmpi;
 pub use error::MpiError;
-pub use mpi::Mpi;
+pub use mpi::{Mpi, MpiBuilder};

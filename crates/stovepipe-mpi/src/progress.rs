@@ -2,6 +2,7 @@
 //! receives what is announced, sorts it into the endpoints, watches a neighbour, and ends MPI.
 
 use std::collections::{HashMap, VecDeque};
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
@@ -13,8 +14,10 @@ use crate::backoff::{Backoff, Outlook};
 use crate::endpoint::{After, EndpointState, whole};
 use crate::error::MpiError;
 use crate::frame::{self, Address, Frame, Head};
+use crate::incoming::{Arrivals, Nonsense};
 use crate::limits::{Limits, SILENCE};
-use crate::link::{Link, UnderWay};
+use crate::link::{Link, Sending};
+use crate::outgoing::{Kind, Outgoing};
 use crate::pool::Pool;
 
 /// How long a process that panicked waits for others to say what they have to say.
@@ -32,7 +35,9 @@ pub(crate) struct ProcessState {
     /// By channel: the number of the endpoint, the same in every process.
     pub(crate) endpoints: HashMap<u32, EndpointState>,
     pub(crate) pool: Pool,
-    pub(crate) outbox: VecDeque<(usize, Frame)>,
+    outbox: VecDeque<(usize, Frame)>,
+    /// Steps whose values need not be sent any more, with their channels.
+    cut: Vec<(u32, u64)>,
     /// The number of the next endpoint.
     pub(crate) next_channel: u32,
     /// Endpoints that haven't been dropped.
@@ -48,23 +53,63 @@ impl Shared {
     }
 }
 
-/// A running MPI: this process's place in the job, and its thread.
+/// A thread that makes MPI calls, and this process's place among those that it reaches.
 pub(crate) struct MpiThread {
     pub(crate) rank: usize,
     pub(crate) ranks: usize,
+    pub(crate) limits: Limits,
     pub(crate) shared: Arc<Shared>,
     pub(crate) thread: Thread,
-    pub(crate) handle: JoinHandle<()>,
+    handle: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Starts MPI.
-pub(crate) fn start() -> Result<MpiThread, MpiError> {
-    let limits = Limits::from_env()?;
+impl MpiThread {
+    /// Wakes the thread, and waits until it has ended. If it panicked, it has said so.
+    pub(crate) fn join(&self) {
+        self.thread.unpark();
+        let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let _ = handle.map(JoinHandle::join);
+    }
+}
+
+/// Starts MPI, and a thread for all processes.
+pub(crate) fn start_world(limits: Limits) -> Result<MpiThread, MpiError> {
+    start(limits, |run| {
+        let universe = mpi::initialize_with_threading(Threading::Funneled);
+        let (universe, _) = universe.ok_or(MpiError::AlreadyInitialized)?;
+        run(Link::new(universe.world().duplicate()));
+        // Dropping the universe ends MPI.
+        Ok(())
+    })
+}
+
+/// Starts a thread for the processes of a communicator. All of them have to.
+pub(crate) fn start_on(
+    communicator: &impl Communicator,
+    limits: Limits,
+) -> Result<MpiThread, MpiError> {
+    let provided = mpi::environment::threading_support();
+    if provided != Threading::Multiple {
+        return Err(MpiError::Threads { provided: format!("{provided:?}") });
+    }
+    let link = Link::new(communicator.duplicate());
+    start(limits, move |run| {
+        run(link);
+        Ok(())
+    })
+}
+
+/// Starts a thread that gets itself a link.
+fn start(
+    limits: Limits,
+    work: impl FnOnce(&mut dyn FnMut(Link)) -> Result<(), MpiError> + Send + 'static,
+) -> Result<MpiThread, MpiError> {
     let shared = Arc::new(Shared {
         state: Mutex::new(ProcessState {
             endpoints: HashMap::new(),
             pool: Pool::default(),
             outbox: VecDeque::new(),
+            cut: Vec::new(),
             next_channel: 0,
             live: 0,
             closing: None,
@@ -73,24 +118,22 @@ pub(crate) fn start() -> Result<MpiThread, MpiError> {
     let (sender, started) = mpsc::sync_channel(1);
     let of_thread = Arc::clone(&shared);
     let run = move || {
-        let universe = mpi::initialize_with_threading(Threading::Funneled);
-        let Some((universe, _)) = universe else {
-            let _ = sender.send(Err(MpiError::AlreadyInitialized));
-            return;
+        let mut run = |link: Link| {
+            let place = link.place();
+            let _ = sender.send(Ok(place));
+            Progress::new(place, limits, link, &of_thread).run();
         };
-        let world = universe.world();
-        let (rank, ranks) = (world.rank() as usize, world.size() as usize);
-        let link = Link::new(world.duplicate());
-        let _ = sender.send(Ok((rank, ranks)));
-        Progress::new((rank, ranks), limits, link, &of_thread).run();
-        // Dropping the universe ends MPI.
+        if let Err(error) = work(&mut run) {
+            let _ = sender.send(Err(error));
+        }
     };
     let failed = |reason: String| MpiError::Thread { reason };
     let spawned = thread::Builder::new().name("stovepipe-mpi".to_owned()).spawn(run);
     let handle = spawned.map_err(|error| failed(error.to_string()))?;
     let thread = handle.thread().clone();
     let (rank, ranks) = started.recv().map_err(|error| failed(error.to_string()))??;
-    Ok(MpiThread { rank, ranks, shared, thread, handle })
+    let handle = Mutex::new(Some(handle));
+    Ok(MpiThread { rank, ranks, limits, shared, thread, handle })
 }
 
 /// The state of an endpoint, made by whoever needs it first: the endpoint itself, or a message from
@@ -111,9 +154,11 @@ struct Progress<'a> {
     limits: Limits,
     link: Link,
     shared: &'a Shared,
-    sending: Vec<UnderWay>,
-    /// By sender, so that frames are delivered in the order in which they were sent.
-    receiving: Vec<VecDeque<UnderWay>>,
+    sending: Vec<Sending>,
+    /// By the rank that they go to.
+    outgoing: Vec<Outgoing>,
+    /// By the rank that they come from.
+    arrivals: Vec<Arrivals>,
     /// Processes that said they are done.
     byes: Vec<bool>,
     beat: Instant,
@@ -129,7 +174,8 @@ impl<'a> Progress<'a> {
             link,
             shared,
             sending: Vec::new(),
-            receiving: (0..ranks).map(|_| VecDeque::new()).collect(),
+            outgoing: (0..ranks).map(|_| Outgoing::default()).collect(),
+            arrivals: (0..ranks).map(|_| Arrivals::default()).collect(),
             byes: vec![false; ranks],
             beat: Instant::now(),
             heard: Instant::now(),
@@ -140,18 +186,23 @@ impl<'a> Progress<'a> {
         let mut backoff = Backoff::new();
         let mut closing = None;
         loop {
-            let (outbox, awaited, close) = {
+            let (outbox, cut, awaited, close) = {
                 let mut state = self.shared.lock();
                 let awaited = state.endpoints.values().any(EndpointState::is_waiting);
-                (std::mem::take(&mut state.outbox), awaited, state.closing)
+                let (outbox, cut) = (mem::take(&mut state.outbox), mem::take(&mut state.cut));
+                (outbox, cut, awaited, state.closing)
             };
             let mut moved = !outbox.is_empty();
             for (to, frame) in outbox {
-                self.sending.push(self.link.send(to, frame));
+                self.post(to, frame);
+            }
+            for (channel, step) in cut {
+                self.outgoing.iter_mut().for_each(|outgoing| outgoing.cut(channel, step));
             }
             moved |= self.accept();
             moved |= self.deliver();
             moved |= self.finish_sends();
+            moved |= self.send_pieces();
             self.watch();
             if let Some(panicked) = close
                 && self.close(&mut closing, panicked)
@@ -174,7 +225,8 @@ impl<'a> Progress<'a> {
             Instant::now()
         });
         self.byes[self.rank] = true;
-        if self.sending.is_empty() && self.byes.iter().all(|bye| *bye) {
+        let has_sent = self.sending.is_empty() && self.outgoing.iter().all(Outgoing::is_empty);
+        if has_sent && self.byes.iter().all(|bye| *bye) {
             return true;
         }
         if panicked && since.elapsed() > GRACE {
@@ -184,7 +236,7 @@ impl<'a> Progress<'a> {
     }
 
     fn outlook(&self, awaited: bool) -> Outlook {
-        let receives = self.receiving.iter().any(|queue| !queue.is_empty());
+        let receives = self.arrivals.iter().any(|arrivals| !arrivals.is_empty());
         match (receives || !self.sending.is_empty(), awaited) {
             (true, _) => Outlook::UnderWay,
             (false, true) => Outlook::Awaited,
@@ -192,45 +244,81 @@ impl<'a> Progress<'a> {
         }
     }
 
+    /// Sends a frame, or lets it wait for its turn.
+    fn post(&mut self, to: usize, frame: Frame) {
+        if let Some(departure) = self.outgoing[to].push(frame) {
+            self.sending.push(self.link.send(to, departure));
+        }
+    }
+
+    /// Sends what has its turn of the frames that wait.
+    fn send_pieces(&mut self) -> bool {
+        let before = self.sending.len();
+        for (to, outgoing) in self.outgoing.iter_mut().enumerate() {
+            while let Some(departure) = outgoing.next() {
+                self.sending.push(self.link.send(to, departure));
+            }
+        }
+        self.sending.len() > before
+    }
+
     /// Begins to receive what has been announced.
     fn accept(&mut self) -> bool {
         let mut any = false;
         while let Some(announced) = self.link.probe() {
-            let buffer = self.shared.lock().pool.take(announced.bytes());
-            let receiving = self.link.receive(announced, buffer);
-            self.receiving[receiving.peer()].push_back(receiving);
+            self.arrivals[announced.from].announce(announced);
             any = true;
+        }
+        for from in 0..self.ranks {
+            if self.arrivals[from].is_empty() {
+                continue;
+            }
+            let received = self.arrivals[from].receive(&self.link, &mut self.shared.lock().pool);
+            if received.is_err() {
+                self.refuse(from);
+            }
         }
         any
     }
 
     /// Sorts in what has been received.
     fn deliver(&mut self) -> bool {
-        let mut arrived = Vec::new();
-        for (from, queue) in self.receiving.iter_mut().enumerate() {
-            while queue.front_mut().is_some_and(UnderWay::is_done) {
-                arrived.extend(queue.pop_front().map(|done| (from, done.into_buffer())));
+        let (mut any, mut come) = (false, Vec::new());
+        for from in 0..self.ranks {
+            if self.arrivals[from].is_empty() {
+                continue;
             }
-        }
-        let any = !arrived.is_empty();
-        for (from, frame) in arrived {
-            if from == self.before() {
-                self.heard = Instant::now();
-            }
-            match frame::read(&frame).map(|(address, _)| address) {
-                None => self.give_up(&format!("rank {from} sent something that can't be read")),
-                Some(Address { head: Head::Bye, .. }) => self.byes[from] = true,
-                Some(Address { head: Head::Beat, .. }) => self.shared.lock().pool.put(frame),
-                Some(Address { channel, head }) => {
-                    let mut after = After::default();
-                    let mut state = self.shared.lock();
-                    state.deliver(from, (self.rank, self.ranks), channel, head, frame, &mut after);
-                    drop(state);
-                    after.wake();
+            match self.arrivals[from].look(&mut self.shared.lock().pool, &mut come) {
+                Ok(moved) => {
+                    // Every piece of a value is a sign of life.
+                    if moved && from == self.before() {
+                        self.heard = Instant::now();
+                    }
+                    any |= moved;
                 }
+                Err(Nonsense) => self.refuse(from),
+            }
+            for frame in come.drain(..) {
+                self.sort_in(from, frame);
             }
         }
         any
+    }
+
+    /// Hands on a frame that has come.
+    fn sort_in(&mut self, from: usize, frame: Vec<u8>) {
+        match frame::read(&frame).map(|(address, _)| address) {
+            None => self.refuse(from),
+            Some(Address { head: Head::Bye, .. }) => self.byes[from] = true,
+            Some(Address { head: Head::Beat, .. }) => self.shared.lock().pool.put(frame),
+            Some(Address { channel, head }) => {
+                let mut after = After::default();
+                let mut state = self.shared.lock();
+                state.deliver(from, (self.rank, self.ranks), channel, head, frame, &mut after);
+                drop(state);
+                after.wake();
+            }
+        }
     }
 
     fn finish_sends(&mut self) -> bool {
@@ -238,14 +326,21 @@ impl<'a> Progress<'a> {
         let mut index = 0;
         while index < self.sending.len() {
             match self.sending[index].is_done() {
-                true => done.push(self.sending.swap_remove(index).into_buffer()),
+                true => done.push(self.sending.swap_remove(index)),
                 false => index += 1,
             }
         }
         let any = !done.is_empty();
         if any {
             let mut state = self.shared.lock();
-            done.into_iter().for_each(|buffer| state.pool.put(buffer));
+            for sent in done {
+                if sent.kind == Kind::Piece {
+                    self.outgoing[sent.to].arrived(sent.bytes);
+                }
+                if let Some(buffer) = sent.into_buffer() {
+                    state.pool.put(buffer);
+                }
+            }
         }
         any
     }
@@ -264,7 +359,7 @@ impl<'a> Progress<'a> {
         if self.beat.elapsed() > self.limits.beat && !self.byes[self.rank] {
             self.beat = Instant::now();
             let beat = whole(Address { channel: 0, head: Head::Beat }, &[]);
-            self.sending.push(self.link.send(after, beat));
+            self.post(after, beat);
         }
         if self.heard.elapsed() > self.limits.silence && !self.byes[self.before()] {
             self.give_up(&format!(
@@ -277,10 +372,15 @@ impl<'a> Progress<'a> {
     }
 
     fn say_to_all(&mut self, head: Head) {
-        for peer in (0..self.ranks).filter(|peer| *peer != self.rank) {
+        let me = self.rank;
+        for peer in (0..self.ranks).filter(|peer| *peer != me) {
             let frame = whole(Address { channel: 0, head }, &[]);
-            self.sending.push(self.link.send(peer, frame));
+            self.post(peer, frame);
         }
+    }
+
+    fn refuse(&self, from: usize) -> ! {
+        self.give_up(&format!("rank {from} sent something that can't be read"))
     }
 
     fn give_up(&self, reason: &str) -> ! {
@@ -309,6 +409,12 @@ impl ProcessState {
         if endpoint.is_done() {
             self.endpoints.remove(&channel);
         }
+        self.take(after);
+    }
+
+    /// Takes what the thread is to do.
+    pub(crate) fn take(&mut self, after: &mut After) {
         self.outbox.extend(after.send.drain(..));
+        self.cut.append(&mut after.cut);
     }
 }

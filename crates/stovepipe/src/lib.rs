@@ -52,7 +52,7 @@ pub use stovepipe_cuda::Cuda;
 #[cfg(feature = "flex")]
 pub use stovepipe_flex::Flex;
 #[cfg(feature = "mpi")]
-pub use stovepipe_mpi::{Mpi, MpiError};
+pub use stovepipe_mpi::{Mpi, MpiBuilder, MpiError, rsmpi};
 pub use stovepipe_partition as partition;
 pub use stovepipe_runtime as runtime;
 pub use stovepipe_schedule as schedule;

@@ -32,7 +32,7 @@ fn large(endpoint: &dyn Transport<Vec<u8>>) -> Result<(), String> {
         direction: Direction::Forward,
     };
     let bytes = |from: usize, m: u32| {
-        let length = 3_000_000 + 1000 * from + m as usize;
+        let length = 9_000_000 + 1000 * from + m as usize;
         (0..length).map(|i| (i * 7 + from + m as usize) as u8).collect::<Vec<u8>>()
     };
     let (next, previous) = ((me + 1) % ranks, (me + ranks - 1) % ranks);

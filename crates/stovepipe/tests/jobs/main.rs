@@ -1,9 +1,11 @@
 //! Tests over processes: starts itself with `mpirun` for each test and looks at what became of the
 //! job. Filters and options are those of the standard harness.
 
+mod communicator;
 mod conformance;
 mod exactness;
 mod failures;
+mod long_values;
 mod memory;
 mod model;
 
@@ -15,10 +17,12 @@ use stovepipe_testkit::jobs::{AS_RANK, PROCESS, launch};
 /// The work of one rank of a job; its name is the job's.
 type Act = fn(&[String]) -> Result<(), String>;
 
-const ACTS: [(&str, Act); 4] = [
+const ACTS: [(&str, Act); 6] = [
+    ("communicator", communicator::run),
     ("conformance", conformance::run),
     ("exactness", exactness::run),
     ("failures", failures::run),
+    ("long-values", long_values::run),
     ("memory", memory::run),
 ];
 
@@ -54,6 +58,9 @@ fn tests() -> Vec<Trial> {
     };
     let conformance = [1, 2, 3, 4].map(|ranks| succeeds("conformance", ranks));
     let exactness = [2, 3, 4].map(|ranks| succeeds("exactness", ranks));
-    let tests = conformance.into_iter().chain(exactness).chain([succeeds("memory", 4)]);
-    tests.chain(failures::tests()).collect()
+    let tests = conformance
+        .into_iter()
+        .chain(exactness)
+        .chain([succeeds("memory", 4), succeeds("communicator", 4)]);
+    tests.chain(long_values::tests()).chain(failures::tests()).collect()
 }
