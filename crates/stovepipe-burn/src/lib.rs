@@ -51,6 +51,7 @@ pub use pipeline::layer_costs::LayerCosts;
 pub use pipeline::outcomes::{Accumulation, Evaluation, Gradients, Step};
 pub use pipeline::summary::{SharedDevice, StageSummary};
 pub use profile::counter::MemoryCounter;
+pub use profile::messages::measure_messages;
 pub use profile::profiling::Profiling;
 pub use profile::rehearsal::Rehearsal;
 pub use stage::split::micro_batch_ranges;

@@ -3,6 +3,7 @@
 pub(crate) mod counter;
 pub(crate) mod measure;
 pub(crate) mod memory;
+pub(crate) mod messages;
 pub(crate) mod profiling;
 pub(crate) mod rehearsal;
 pub(crate) mod stand_in;

@@ -10,7 +10,7 @@ use burn::lr_scheduler::module_lr_scheduler::{ModuleLearningRate, ModuleLrSchedu
 use burn::optim::{ModuleOptimizer, SgdConfig};
 use burn::tensor::Device;
 use stovepipe_runtime::RankThread;
-use stovepipe_tune::{LayerProfile, Measurement, Profile, Time};
+use stovepipe_tune::{LayerProfile, Measurement, Profile, SkipProfile, Time};
 
 use crate::backend::Backend;
 use crate::backend::rank_job::RankJob;
@@ -20,7 +20,7 @@ use crate::error::stage::StageError;
 use crate::layer::context::SkipValues;
 use crate::loss::erasure::ErasedLoss;
 use crate::model::layer_spec::{LayerSpec, MakeContext, first_trained};
-use crate::model::skips::skips_of;
+use crate::model::skips::{Skip, skips_of};
 use crate::parameters::generator::LentGenerator;
 use crate::pipeline::builder::Builder;
 use crate::pipeline::optimizer_trial::check_optimizer;
@@ -28,7 +28,7 @@ use crate::pipeline::precision::Precision;
 use crate::pipeline::settings::Settings;
 use crate::profile::counter::MemoryCounter;
 use crate::profile::profiling::Profiling;
-use crate::profile::subject::{LossAndTargets, Start, Subject, Values};
+use crate::profile::subject::{LossAndTargets, Start, Stashed, Subject, Values};
 use crate::value::boundary::{Boundary, into_packet};
 use crate::value::packet::Packet;
 use crate::value::part::copied;
@@ -76,16 +76,21 @@ impl<I: Boundary, O: Boundary, T: Boundary> Builder<I, O, T> {
             inputs: received(inputs, &*backend, &device)?,
             skip_values: vec![SkipValues::new(); sizes.len()],
         };
-        skips_of(&self.model.layers, &layer_facts)?;
+        let skips = skips_of(&self.model.layers, &layer_facts)?;
         let bench = self.bench(backend, device, precision, side, profiling);
-        let (mut layers, workspace) =
+        let (mut layers, stashed, workspace) =
             bench.measure_all(&self.model.layers, start, (loss, targets))?;
         // Nothing in front of what trains is recorded, recomputed or run backward.
         for layer in &mut layers[..first_trained(&layer_facts).unwrap_or(0)] {
             layer.measurements.iter_mut().for_each(without_backward);
         }
         let name = format!("{} {}", bench.backend.name(), bench.backend.device_name(&bench.device));
-        Ok(Profile::new(name, layers)?.with_workspace(workspace))
+        let skips = skips.into_iter().filter_map(|Skip { called, from, to, .. }| {
+            let bytes = stashed.get(&(from, called))?.clone();
+            Some(SkipProfile { from, to, bytes })
+        });
+        let profile = Profile::new(name, layers)?.with_workspace(workspace);
+        Ok(profile.with_skips(skips.collect::<Vec<_>>())?)
     }
 
     /// Collects what all layers are measured with.
@@ -198,15 +203,16 @@ pub(super) struct Bench<'a> {
 impl Bench<'_> {
     /// Measures all layers, a few at a time.
     ///
-    /// Returns their profiles, and the bytes that a rank thread keeps for itself: those of the
-    /// layers that need most.
+    /// Returns their profiles, what is stashed, and the bytes that a rank thread keeps for itself:
+    /// those of the layers that need most.
     fn measure_all(
         &self,
         layer_specs: &[LayerSpec],
         mut start: Start,
         loss: (Arc<ErasedLoss>, Vec<Packet>),
-    ) -> Result<(Vec<LayerProfile>, u64), ProfileError> {
+    ) -> Result<(Vec<LayerProfile>, Stashed, u64), ProfileError> {
         let count = layer_specs.len();
+        let mut stashed = Stashed::new();
         let mut layers = Vec::with_capacity(count);
         let mut workspace = 0;
         for together in layer_specs.chunks(self.profiling.together) {
@@ -216,11 +222,15 @@ impl Bench<'_> {
             if let Some(counter) = &self.profiling.memory {
                 workspace = self.workspace(together, &start, &loss, counter)?.max(workspace);
             }
-            let (measured, end) = self.measure(together, start, loss)?;
+            let (measured, of_these, end) = self.measure(together, start, loss)?;
+            let numbered = of_these
+                .into_iter()
+                .map(|((layer, name), bytes)| ((layers.len() + layer, name), bytes));
+            stashed.extend(numbered);
             layers.extend(measured);
             start = end;
         }
-        Ok((layers, workspace))
+        Ok((layers, stashed, workspace))
     }
 
     /// Tells of the layers that come next, after those that are `done`.
@@ -274,14 +284,14 @@ impl Bench<'_> {
         finished(RankJob::spawn(thread, move || subject.workspace(&counter)), layer_specs)
     }
 
-    /// Measures neighbouring layers. Returns their profiles, and what the next layers begin
-    /// with.
+    /// Measures neighbouring layers. Returns their profiles, what they stash, and what the next
+    /// layers begin with.
     pub(super) fn measure(
         &self,
         layer_specs: &[LayerSpec],
         start: Start,
         loss: LossAndTargets,
-    ) -> Result<(Vec<LayerProfile>, Start), ProfileError> {
+    ) -> Result<(Vec<LayerProfile>, Stashed, Start), ProfileError> {
         let subject = || self.subject(layer_specs, &start, &loss);
         let mut busy_ranks = BusyRanks::default();
         for rank in 1..=self.profiling.busy {
@@ -291,7 +301,8 @@ impl Bench<'_> {
         let thread = self.backend.rank_thread(0).map_err(BuildError::from)?;
         let (mut subject, profiling, rate) = (subject(), self.profiling.clone(), self.rate.clone());
         let measured = RankJob::spawn(thread, move || {
-            let (mut layers, made) = subject.measure(&profiling, &rate, &busy_ranks.index)?;
+            let (mut layers, stashed, made) =
+                subject.measure(&profiling, &rate, &busy_ranks.index)?;
             drop(busy_ranks);
             if let Some(counter) = &profiling.memory {
                 for index in 0..made.inputs.len() {
@@ -305,7 +316,7 @@ impl Bench<'_> {
                     (layer.update_bytes, layer.staged_bytes) = found;
                 }
             }
-            Ok((layers, made))
+            Ok((layers, stashed, made))
         });
         finished(measured, layer_specs)
     }

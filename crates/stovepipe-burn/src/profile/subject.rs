@@ -33,6 +33,10 @@ pub(super) struct Start {
     pub(super) skip_values: Vec<SkipValues>,
 }
 
+/// The bytes of each stashed skip value at each size, by the layer that stashes it and the name
+/// that it uses.
+pub(super) type Stashed = BTreeMap<(usize, String), Vec<u64>>;
+
 /// A layer's inputs or outputs, for each size.
 pub(super) type Values = Vec<Vec<Box<dyn Part>>>;
 
@@ -93,14 +97,15 @@ pub(super) struct Times {
 }
 
 impl Subject {
-    /// Measures what each layer takes and needs, except activations. Returns that, and what the
-    /// next layers begin with.
+    /// Measures what each layer takes and needs, except activations. Returns that, what is
+    /// stashed, and what the next layers begin with.
     pub(super) fn measure(
         &mut self,
         profiling: &Profiling,
         rate: &ModuleLearningRate,
         current: &AtomicUsize,
-    ) -> Result<(Vec<LayerProfile>, Start), StageError> {
+    ) -> Result<(Vec<LayerProfile>, Stashed, Start), StageError> {
+        let mut stashed = Stashed::new();
         let mut measurements: Vec<Vec<Measurement>> =
             self.layers.iter().map(|_| Vec::new()).collect();
         let mut end = Start { is_first: false, inputs: Vec::new(), skip_values: Vec::new() };
@@ -112,6 +117,11 @@ impl Subject {
                 of_layer.push(measured);
             }
             let made = self.forwards(index, Pass::Train)?;
+            for (layer, tape) in made.tapes.iter().enumerate() {
+                for (name, value) in tape.stashed_values() {
+                    stashed.entry((layer, name)).or_default().push(bytes(&value.into_values()));
+                }
+            }
             end.inputs.extend(made.outputs.into_iter().next_back());
             end.skip_values.push(made.skip_values);
         }
@@ -136,7 +146,7 @@ impl Subject {
                 update: Time::of(update),
                 measurements,
             });
-        Ok((profiles.collect(), end))
+        Ok((profiles.collect(), stashed, end))
     }
 
     /// Measures each layer at one size, without its memory.

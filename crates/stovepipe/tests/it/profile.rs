@@ -9,9 +9,15 @@ use stovepipe::burn::module::Module;
 use stovepipe::burn::nn::{Linear, LinearConfig};
 use stovepipe::burn::tensor::{Device, Tensor};
 use stovepipe::prelude::*;
-use stovepipe::tune::{Cluster, Profile, Time, Tuner};
-use stovepipe::{Builder, MemoryCounter, ProfileError, Profiling, Rehearsal};
-use stovepipe_testkit::{CLASSES, DIM, SEQ, Tokens, batch, classifier, parameter_bits, toy};
+use stovepipe::transport::InProcess;
+use stovepipe::tune::{Cluster, MessageCosts, Profile, SkipProfile, Time, Tuner};
+use stovepipe::{
+    Builder, MemoryCounter, Packet, ProfileError, Profiling, Rehearsal, measure_messages,
+};
+use stovepipe_testkit::{
+    CLASSES, DIM, Down, LinearLayers, SEQ, Tokens, Up, batch, classifier, embed, parameter_bits,
+    toy,
+};
 
 type ToyBuilder = Builder<Tokens, Tensor<3>, Tokens>;
 
@@ -95,6 +101,49 @@ fn where_peaks_are_unknown_what_a_forward_leaves_behind_stands_for_them() {
     let refused = builder().rehearse(&Rehearsal::new(0, Growing::default()), x, y);
     let refused = refused.expect_err("there is no peak to tell").to_string();
     assert!(refused.contains("can't tell"), "{refused}");
+}
+
+#[test]
+fn skips_are_measured_where_they_pass_by_layers() {
+    let model = || {
+        let down = embed().push("down", Down::at("x")).push("inner", Down::at("y"));
+        down.push("outer", Up::at("y")).push("up", Up::at("x")).head()
+    };
+    // However few layers are measured at a time.
+    for together in [1, 7] {
+        let profiling = Profiling::new([1, 4]).runs(1).together(together);
+        let (x, y) = batch(4, 0);
+        let builder = classifier(model()).backend(Flex::new());
+        let profile = builder.profile(&profiling, x, y).expect("a profile");
+        // Each a value of a sequence, and one that nobody uses.
+        let each = (4 * (DIM * SEQ + 1)) as u64;
+        let first = profile.layers().iter().position(|layer| layer.name == "down");
+        let first = first.expect("it is measured");
+        let skip = |from, to| SkipProfile { from, to, bytes: vec![each, 4 * each] };
+        let mut skips = profile.skips().to_vec();
+        skips.sort_by_key(|skip| skip.from);
+        assert_eq!(skips, [skip(first, first + 3), skip(first + 1, first + 2)]);
+    }
+}
+
+#[test]
+fn all_ranks_know_what_messages_take() {
+    let measured: Vec<MessageCosts> = std::thread::scope(|scope| {
+        let group = InProcess::<Packet>::group(3);
+        let ranks: Vec<_> = group
+            .into_iter()
+            .map(|endpoint| {
+                scope.spawn(move || measure_messages(&endpoint, &Device::flex()).expect("measures"))
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect()
+    });
+    assert!(measured.iter().all(|costs| *costs == measured[0]));
+    let handling = measured[0].of(4 << 20);
+    assert!(handling.send.is_finite() && handling.receive.is_finite());
+    let alone = InProcess::<Packet>::group(1).remove(0);
+    let none = measure_messages(&alone, &Device::flex()).expect("measures");
+    assert_eq!(none, MessageCosts::default());
 }
 
 #[test]

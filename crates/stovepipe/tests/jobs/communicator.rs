@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use futures::executor::block_on;
+use stovepipe::burn::tensor::Device;
 use stovepipe::rsmpi::Threading;
 use stovepipe::rsmpi::topology::Color;
 use stovepipe::rsmpi::traits::Communicator;
 use stovepipe::transport::{Transport, conformance};
-use stovepipe::{Mpi, MpiError, rsmpi};
+use stovepipe::{Mpi, MpiError, measure_messages, rsmpi};
 
 pub(crate) fn run(_: &[String]) -> Result<(), String> {
     let initialized = rsmpi::initialize_with_threading(Threading::Multiple);
@@ -46,5 +47,17 @@ pub(crate) fn run(_: &[String]) -> Result<(), String> {
     // MPI is still the program's own.
     world.duplicate().rank();
     let again = Mpi::on(&half).map_err(failed)?;
-    gather(&again).map(drop)
+    gather(&again)?;
+    // Messages take time of their ranks, and all know how much.
+    let endpoint = Mpi::on(&world).map_err(failed)?;
+    let costs = measure_messages(&endpoint, &Device::flex()).map_err(|error| error.to_string())?;
+    let handling = costs.of(1 << 20);
+    if handling.send <= 0.0 || handling.receive <= 0.0 {
+        return Err(format!("messages cost nothing: {costs:?}"));
+    }
+    println!(
+        "1 MiB takes {:.0?} us to send and to receive",
+        [handling.send, handling.receive].map(|s| 1e6 * s)
+    );
+    Ok(())
 }
