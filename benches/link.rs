@@ -1,16 +1,18 @@
 //! The same job between two network namespaces with addresses and host names of their own, next to
-//! what the simulator predicts at the measured latency and bandwidth of the link between them.
-//! Needs root, for the namespaces. Starts itself in them with `mpirun`; a link may be slowed down
-//! to a given rate.
+//! what the simulator predicts at the measured latency and bandwidth of the link between them. Last
+//! comes a job whose boundaries take longer than a process may be silent, once until it ends and
+//! once until a process is stopped. Needs root, for the namespaces. Starts itself in them with
+//! `mpirun`; a link may be slowed down to a given rate.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use futures::executor::block_on;
-use stovepipe::burn::nn::LinearConfig;
+use stovepipe::burn::nn::{LayerNormConfig, LinearConfig};
 use stovepipe::burn::optim::SgdConfig;
 use stovepipe::burn::tensor::activation::relu;
 use stovepipe::burn::tensor::{Device, Distribution, Tensor};
@@ -26,6 +28,10 @@ const RATES: [Option<&str>; 3] = [None, Some("1gbit"), Some("200mbit")];
 /// The two namespaces, which are also their host names, and their addresses.
 const SIDES: [(&str, &str); 2] = [("stovepipe-a", "10.77.7.1"), ("stovepipe-b", "10.77.7.2")];
 
+/// The rate at which a boundary of 512 MiB takes 21 seconds.
+const SLOW: &str = "200mbit";
+const LARGE: usize = 512 << 20;
+
 const WIDTH: usize = 512;
 const LAYERS: usize = 8;
 const MICRO_BATCHES: usize = 8;
@@ -35,11 +41,22 @@ const WARM_UP: usize = 2;
 const STEPS: usize = 10;
 
 fn main() -> Result<()> {
-    if act_of_rank().is_some() { rank() } else { drive() }
+    match act_of_rank().as_deref() {
+        Some("large") => large(false),
+        Some("stopped") => large(true),
+        Some(_) => rank(),
+        None => drive(),
+    }
 }
 
 fn drive() -> Result<()> {
-    let done = RATES.into_iter().try_for_each(between_namespaces);
+    let done = RATES.into_iter().try_for_each(|rate| between_namespaces(rate, "train").map(drop));
+    let done = done.and_then(|()| {
+        between_namespaces(Some(SLOW), "large")?;
+        let ended = between_namespaces(Some(SLOW), "stopped");
+        ensure!(ended.is_err(), "the job lived on without one of its processes");
+        Ok(())
+    });
     remove();
     done
 }
@@ -63,7 +80,7 @@ fn remove() {
 }
 
 /// Connects two namespaces, and runs the job with one rank in each.
-fn between_namespaces(rate: Option<&str>) -> Result<()> {
+fn between_namespaces(rate: Option<&str>, act: &str) -> Result<()> {
     remove();
     let [(a, _), (b, _)] = SIDES;
     for (name, _) in SIDES {
@@ -81,16 +98,18 @@ fn between_namespaces(rate: Option<&str>) -> Result<()> {
             ip(&shaped)?;
         }
     }
-    println!("link: {}", rate.unwrap_or("not slowed down"));
+    println!("link: {}, {act}", rate.unwrap_or("not slowed down"));
     let folder = std::env::temp_dir().join(format!("stovepipe-link-{}", std::process::id()));
     fs::create_dir_all(&folder)?;
-    let done = mpirun(&folder);
+    let start = Instant::now();
+    let done = mpirun(&folder, act);
+    println!("  took {:.0} s", start.elapsed().as_secs_f64());
     fs::remove_dir_all(&folder)?;
     done
 }
 
 /// Starts the job in the first namespace. What would be a remote shell enters the second one.
-fn mpirun(folder: &Path) -> Result<()> {
+fn mpirun(folder: &Path, act: &str) -> Result<()> {
     let [(a, first), (b, second)] = SIDES;
     let agent = folder.join("enter");
     let script = format!(
@@ -105,7 +124,7 @@ fn mpirun(folder: &Path) -> Result<()> {
         &format!("--mca plm_rsh_agent {}", agent.display()),
         "--mca btl tcp,self --mca btl_tcp_if_include 10.77.7.0/24",
         "--mca oob_tcp_if_include 10.77.7.0/24",
-        &format!("{} {AS_RANK} train", myself.display()),
+        &format!("{} {AS_RANK} {act}", myself.display()),
     ];
     let enter = format!("hostname {a}; exec {}", job.join(" "));
     run("ip", &["netns", "exec", a, "unshare", "--uts", "sh", "-c", &enter])
@@ -166,6 +185,45 @@ fn rank() -> Result<()> {
     Ok(())
 }
 
+/// Trains with boundaries that take longer than a process may be silent; in the second step the
+/// second rank may stop.
+fn large(stops: bool) -> Result<()> {
+    const STEPS: usize = 2;
+    let begun = Instant::now();
+    let mpi = Mpi::world()?;
+    let me = mpi.rank();
+    let mut model = Sequential::<Tensor<2>>::new();
+    for layer in 0..2 {
+        let init = |device: &Device| LayerNormConfig::new(WIDTH).init(device);
+        model = model.push_module(layer.to_string(), init, |m, x: Tensor<2>| m.forward(x));
+    }
+    let mut pipeline = Pipeline::builder(model)
+        .backend(Flex::new())
+        .layer_costs(LayerCosts::Uniform)
+        .stages(2)
+        .micro_batches(1)
+        .schedule(OneFOneB)
+        .optimizer(SgdConfig::new().init())
+        .learning_rate(1e-3)
+        .loss(MeanSquaredError)
+        .transport(mpi)
+        .build()?;
+    let shape = [LARGE / size_of::<f32>() / WIDTH, WIDTH];
+    let x = Tensor::<2>::ones(shape, &Device::flex());
+    for step in 0..STEPS {
+        if stops && step == 1 && me == 1 {
+            println!("  rank 1 stops after {:.0} s", begun.elapsed().as_secs_f64());
+            run("kill", &["-STOP", &std::process::id().to_string()])?;
+        }
+        let start = Instant::now();
+        let loss = pipeline.step(x.clone(), x.clone())?.loss;
+        if me == 0 {
+            println!("  step {step}: loss {loss:.3}, {:.0} s", start.elapsed().as_secs_f64());
+        }
+    }
+    Ok(())
+}
+
 /// Latency in seconds and bandwidth in bytes a second, off the round trips of short and long
 /// messages.
 fn measure_link(endpoint: &dyn Transport<Vec<u8>>) -> Result<(f64, f64)> {
@@ -173,7 +231,7 @@ fn measure_link(endpoint: &dyn Transport<Vec<u8>>) -> Result<(f64, f64)> {
     let me = endpoint.rank();
     let mut step = 0;
     let mut one_way = |length: usize| -> Result<f64> {
-        let there_and_back = round_trips(0, 20, || {
+        let there_and_back = round_trips(0, 20, Duration::ZERO, || {
             let tag = |from: usize| Tag {
                 step,
                 micro_batch: 0,

@@ -38,6 +38,10 @@ struct Arguments {
 struct Report {
     /// How many rows are predicted within a tenth.
     within_a_tenth: usize,
+    /// The mean of all errors, as parts of what was measured and without their sign.
+    mean_error: f64,
+    /// The same of the ranks' idle times, as parts of the step.
+    mean_idle_error: f64,
     rows: Vec<Row>,
 }
 
@@ -50,6 +54,26 @@ struct Row {
     measured: Time,
     predicted: f64,
     predicted_from_the_whole_batch: f64,
+    /// How long each rank was idle.
+    idle: Vec<f64>,
+    predicted_idle: Vec<f64>,
+}
+
+impl Row {
+    fn error(&self) -> f64 {
+        (self.predicted / self.measured.median - 1.0).abs()
+    }
+
+    /// The mean error of the ranks' idle times, as a part of the step.
+    fn idle_error(&self) -> f64 {
+        let apart = self.idle.iter().zip(&self.predicted_idle).map(|(a, b)| (a - b).abs());
+        mean(apart) / self.measured.median
+    }
+}
+
+fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let count = values.len() as f64;
+    values.sum::<f64>() / count
 }
 
 const RANKS: usize = 2;
@@ -61,10 +85,17 @@ fn main() -> Result<()> {
         rows.extend(rows_of(&bench, name, Model { uneven, ..bench.model })?);
     }
     print(&rows);
-    let within =
-        rows.iter().filter(|row| (row.predicted / row.measured.median - 1.0).abs() <= 0.1).count();
-    println!("{within} of {} are predicted within 10%", rows.len());
-    bench.report(Report { within_a_tenth: within, rows })
+    let within_a_tenth = rows.iter().filter(|row| row.error() <= 0.1).count();
+    let mean_error = mean(rows.iter().map(Row::error));
+    let mean_idle_error = mean(rows.iter().map(Row::idle_error));
+    println!(
+        "{within_a_tenth} of {} are predicted within 10%; the mean error is {:.1}%, and that of \
+         ranks' idle times {:.1}% of a step",
+        rows.len(),
+        100.0 * mean_error,
+        100.0 * mean_idle_error
+    );
+    bench.report(Report { within_a_tenth, mean_error, mean_idle_error, rows })
 }
 
 fn rows_of(bench: &Bench<Arguments>, name: &'static str, model: Model) -> Result<Vec<Row>> {
@@ -82,16 +113,22 @@ fn rows_of(bench: &Bench<Arguments>, name: &'static str, model: Model) -> Result
         };
         let choice = predict(&before)?;
         let mut pipeline = model.builder(bench.backend()?).tune(&choice).build()?;
-        let measured = steps(&mut pipeline, model, bench.own.steps)?.time();
+        let done = steps(&mut pipeline, model, bench.own.steps)?;
         drop(pipeline);
-        let after = measure()?;
-        let mean = |a: f64, b: f64| f64::midpoint(a, b);
+        let after = predict(&measure()?)?;
+        let measured = done.time();
+        let idle = |rank: usize| {
+            Time::of(done.timelines.iter().map(|timeline| timeline.idle(rank)).collect()).median
+        };
+        let middle = |(a, b): (&f64, &f64)| f64::midpoint(*a, *b);
         rows.push(Row {
             model: name,
             micro_batches,
             sizes: cut.sizes(),
             measured,
-            predicted: mean(choice.seconds, predict(&after)?.seconds),
+            predicted: middle((&choice.seconds, &after.seconds)),
+            idle: (0..RANKS).map(idle).collect(),
+            predicted_idle: choice.idle.iter().zip(&after.idle).map(middle).collect(),
             predicted_from_the_whole_batch: predict(&divided(&whole, &[small, large])?)?.seconds,
         });
         eprintln!("{name}, M = {micro_batches}: {:.3} s", measured.median);
@@ -138,6 +175,8 @@ fn print(rows: &[Row]) {
         "measured",
         "predicted",
         "error",
+        "idle",
+        "predicted",
         "from the whole batch",
         "error",
     ];
@@ -150,6 +189,8 @@ fn print(rows: &[Row]) {
             spread(row.measured),
             seconds(row.predicted),
             error(row.predicted),
+            row.idle.iter().map(|idle| seconds(*idle)).collect::<Vec<_>>().join(", "),
+            row.predicted_idle.iter().map(|idle| seconds(*idle)).collect::<Vec<_>>().join(", "),
             seconds(row.predicted_from_the_whole_batch),
             error(row.predicted_from_the_whole_batch),
         ]

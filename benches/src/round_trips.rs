@@ -1,6 +1,6 @@
 //! Messages there and back between two ranks of a job, timed.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use stovepipe::tune::Time;
@@ -13,7 +13,8 @@ pub fn act_of_rank() -> Option<String> {
     arguments.next()
 }
 
-/// The median in seconds of so many round trips, after others that warm up.
+/// The median in seconds of so many round trips, after others that warm up, with a pause before
+/// each.
 ///
 /// # Errors
 ///
@@ -21,10 +22,12 @@ pub fn act_of_rank() -> Option<String> {
 pub fn round_trips(
     warm_up: usize,
     count: usize,
+    pause: Duration,
     mut round_trip: impl FnMut() -> Result<()>,
 ) -> Result<f64> {
     let mut seconds = Vec::with_capacity(count);
     for number in 0..warm_up + count {
+        std::thread::sleep(pause);
         let start = Instant::now();
         round_trip()?;
         seconds.extend((number >= warm_up).then(|| start.elapsed().as_secs_f64()));

@@ -24,6 +24,8 @@ const EAGER: Duration = Duration::from_millis(1);
 const SHORTEST: Duration = Duration::from_micros(20);
 /// A message that nobody waits for yet is noticed this late at worst.
 const LONGEST: Duration = Duration::from_micros(640);
+/// The same for one that somebody waits for, whose core has nothing else to do.
+const LONGEST_AWAITED: Duration = Duration::from_micros(40);
 
 /// Rests longer the longer nothing happens.
 pub(crate) struct Backoff {
@@ -49,8 +51,10 @@ impl Backoff {
         } else if outlook != Outlook::Quiet && still < EAGER {
             thread::yield_now();
         } else {
+            let longest = if outlook == Outlook::Quiet { LONGEST } else { LONGEST_AWAITED };
+            self.next = self.next.min(longest);
             thread::park_timeout(self.next);
-            self.next = (2 * self.next).min(LONGEST);
+            self.next = (2 * self.next).min(longest);
         }
     }
 }

@@ -99,6 +99,8 @@ pub struct Choice {
     pub seconds: f64,
     /// Idle time divided by total time.
     pub bubble: f64,
+    /// The seconds of a step in which each rank doesn't compute.
+    pub idle: Vec<f64>,
     /// The most samples whose activations a rank holds at once; a stage counts as its part of the
     /// rank.
     pub kept_samples: f64,

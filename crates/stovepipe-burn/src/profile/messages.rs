@@ -17,8 +17,10 @@ const WARM_UP: u64 = 3;
 const RUNS: u64 = 15;
 
 /// Measures what messages take of the ranks that send and receive them, for
-/// [`Cluster::messages`](stovepipe_tune::Cluster::messages): values between the first two ranks,
-/// on `device`, are timed while they are encoded and decoded, not while they are on their way.
+/// [`Cluster::messages`](stovepipe_tune::Cluster::messages).
+///
+/// Values on `device` go from the first rank to the second. What is timed is their encoding and
+/// decoding, not their way.
 ///
 /// Every rank of the group has to call it, on an endpoint made for this, and all get the same. With
 /// a single rank messages cost nothing.

@@ -129,6 +129,7 @@ impl Cut<'_> {
             partition,
             seconds: timeline.makespan(),
             bubble: timeline.bubble().unwrap_or(0.0),
+            idle: (0..plan.ranks()).map(|rank| timeline.idle(rank)).collect(),
             memory,
         })
     }
