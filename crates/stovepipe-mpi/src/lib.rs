@@ -6,9 +6,9 @@
 //! where it is; whatever comes before it is copied into a buffer. All is copied once when it is
 //! decoded. Buffers are used again.
 //!
-//! Long values travel in pieces of 4 MiB, of which two are on their way to a peer at a time. So
-//! signs of life, aborts, gathers and short values pass them, however slow the link is. What is
-//! left of values of an aborted step isn't sent.
+//! Long values travel in pieces of up to 4 MiB, of which 8 MiB are on their way to a peer at a
+//! time. So signs of life, aborts, gathers and short values pass them, however slow the link is.
+//! What is left of values of an aborted step isn't sent.
 //!
 //! One thread of each process makes all MPI calls, because large messages move only inside such
 //! calls. It moves them while the process computes, and sleeps longer and longer while nothing

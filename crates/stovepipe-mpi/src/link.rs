@@ -19,7 +19,11 @@ use crate::frame::Frame;
 use crate::outgoing::{Departure, Kind};
 
 /// A communicator that only this crate uses.
-pub(crate) struct Link(SimpleCommunicator);
+pub(crate) struct Link {
+    communicator: SimpleCommunicator,
+    /// How many of its processes are on this machine.
+    neighbours: usize,
+}
 
 // SAFETY: a communicator is a handle that any thread may use. Calls come from one thread at a time,
 // because a link has one owner; whoever moves it to another thread has asked MPI for calls from
@@ -54,13 +58,20 @@ pub(crate) struct Incoming {
 }
 
 impl Link {
+    /// All processes of the communicator have to make one.
     pub(crate) fn new(communicator: SimpleCommunicator) -> Self {
-        Self(communicator)
+        let neighbours = communicator.split_shared(communicator.rank()).size() as usize;
+        Self { communicator, neighbours }
+    }
+
+    /// How many of its processes are on this machine.
+    pub(crate) fn neighbours(&self) -> usize {
+        self.neighbours
     }
 
     /// This process's number in the communicator, and how many there are.
     pub(crate) fn place(&self) -> (usize, usize) {
-        (self.0.rank() as usize, self.0.size() as usize)
+        (self.communicator.rank() as usize, self.communicator.size() as usize)
     }
 
     /// Begins to send a message.
@@ -68,7 +79,7 @@ impl Link {
         let Departure { kind, frame, bytes } = departure;
         let [first, second] = frame.places(&bytes);
         let mut request = MaybeUninit::uninit();
-        let (to_rank, tag, communicator) = (to as c_int, kind as c_int, self.0.as_raw());
+        let (to_rank, tag, communicator) = (to as c_int, kind as c_int, self.communicator.as_raw());
         // SAFETY: the bytes named are those of the frame's buffer and tail, which outlive the
         // request, as `Sending` keeps the frame and frees it only when MPI says it is done. Moving
         // their owner doesn't move the bytes, which are on the heap. The calls fill `request`.
@@ -129,7 +140,7 @@ impl Link {
             ffi::MPI_Improbe(
                 ffi::RSMPI_ANY_SOURCE,
                 ffi::RSMPI_ANY_TAG,
-                self.0.as_raw(),
+                self.communicator.as_raw(),
                 &raw mut found,
                 message.as_mut_ptr(),
                 status.as_mut_ptr(),
@@ -173,7 +184,7 @@ impl Link {
 
     /// Ends the job: all its processes.
     pub(crate) fn abort(&self, status: i32) -> ! {
-        self.0.abort(status)
+        self.communicator.abort(status)
     }
 }
 

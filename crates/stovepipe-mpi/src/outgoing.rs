@@ -12,8 +12,10 @@ use std::sync::Arc;
 
 use crate::frame::{self, Address, Frame, HEAD, Head};
 
-/// A frame of more bytes travels in pieces of so many.
-pub(crate) const PIECE: usize = 4 << 20;
+/// A longer frame travels in pieces.
+const SHORT: usize = 256 << 10;
+/// The most bytes of a piece.
+const PIECE: usize = 4 << 20;
 /// So many bytes of pieces may be on their way to a peer.
 const WINDOW: usize = 2 * PIECE;
 
@@ -61,7 +63,7 @@ impl Outgoing {
         let head = frame::read_head(&frame.buffer).map(|address| address.head);
         let is_last = matches!(head, Some(Head::Leave | Head::Bye));
         let (length, frame) = (frame.len(), Arc::new(frame));
-        if length <= PIECE && (self.is_empty() || !is_last) {
+        if length <= SHORT && (self.is_empty() || !is_last) {
             return Some(Departure { kind: Kind::Whole, frame, bytes: 0..length });
         }
         self.waiting.push_back(Waiting { frame, sent: 0, cut: false });
@@ -72,7 +74,7 @@ impl Outgoing {
     pub(crate) fn next(&mut self) -> Option<Departure> {
         let first = self.waiting.front_mut()?;
         let (frame, length) = (Arc::clone(&first.frame), first.frame.len());
-        if length <= PIECE {
+        if length <= SHORT {
             self.waiting.pop_front();
             return Some(Departure { kind: Kind::Whole, frame, bytes: 0..length });
         }
@@ -83,7 +85,10 @@ impl Outgoing {
         if self.under_way >= WINDOW {
             return None;
         }
-        let end = if first.sent == 0 { HEAD } else { length.min(first.sent + PIECE) };
+        // No piece is in two places: MPI takes long to collect it.
+        let ends = [HEAD, frame.buffer.len(), length];
+        let end = ends.into_iter().find(|end| *end > first.sent).unwrap_or(length);
+        let end = end.min(first.sent + PIECE);
         let bytes = first.sent..end;
         first.sent = end;
         self.under_way += bytes.len();

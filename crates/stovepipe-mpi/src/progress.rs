@@ -183,7 +183,7 @@ impl<'a> Progress<'a> {
     }
 
     fn run(mut self) {
-        let mut backoff = Backoff::new();
+        let mut backoff = Backoff::new(self.link.neighbours());
         let mut closing = None;
         loop {
             let (outbox, cut, awaited, close) = {
