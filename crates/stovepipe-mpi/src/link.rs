@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
-use std::sync::Arc;
+use std::rc::Rc;
 
 use mpi::ffi;
 use mpi::raw::AsRaw;
@@ -43,7 +43,7 @@ pub(crate) struct Announced {
 pub(crate) struct Sending {
     request: ffi::MPI_Request,
     /// None once it has been taken back.
-    frame: Option<Arc<Frame>>,
+    frame: Option<Rc<Frame>>,
     pub(crate) to: usize,
     pub(crate) kind: Kind,
     pub(crate) bytes: usize,
@@ -206,7 +206,7 @@ impl Sending {
     /// The buffer of a message that [is done](Self::is_done), if no other piece of its frame needs
     /// it.
     pub(crate) fn into_buffer(mut self) -> Option<Vec<u8>> {
-        self.frame.take().and_then(Arc::into_inner).map(|frame| frame.buffer)
+        self.frame.take().and_then(Rc::into_inner).map(|frame| frame.buffer)
     }
 }
 

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
+use std::rc::Rc;
 
 use crate::frame::{self, Address, Frame, HEAD, Head};
 
@@ -33,13 +33,13 @@ pub(crate) enum Kind {
 /// A message to be sent.
 pub(crate) struct Departure {
     pub(crate) kind: Kind,
-    pub(crate) frame: Arc<Frame>,
+    pub(crate) frame: Rc<Frame>,
     pub(crate) bytes: Range<usize>,
 }
 
 /// A frame that waits, or of which a part is on its way.
 struct Waiting {
-    frame: Arc<Frame>,
+    frame: Rc<Frame>,
     sent: usize,
     cut: bool,
 }
@@ -62,7 +62,7 @@ impl Outgoing {
     pub(crate) fn push(&mut self, frame: Frame) -> Option<Departure> {
         let head = frame::read_head(&frame.buffer).map(|address| address.head);
         let is_last = matches!(head, Some(Head::Leave | Head::Bye));
-        let (length, frame) = (frame.len(), Arc::new(frame));
+        let (length, frame) = (frame.len(), Rc::new(frame));
         if length <= SHORT && (self.is_empty() || !is_last) {
             return Some(Departure { kind: Kind::Whole, frame, bytes: 0..length });
         }
@@ -73,7 +73,7 @@ impl Outgoing {
     /// The next message that may go.
     pub(crate) fn next(&mut self) -> Option<Departure> {
         let first = self.waiting.front_mut()?;
-        let (frame, length) = (Arc::clone(&first.frame), first.frame.len());
+        let (frame, length) = (Rc::clone(&first.frame), first.frame.len());
         if length <= SHORT {
             self.waiting.pop_front();
             return Some(Departure { kind: Kind::Whole, frame, bytes: 0..length });
