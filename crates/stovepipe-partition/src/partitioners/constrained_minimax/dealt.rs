@@ -1,11 +1,11 @@
 //! The exact search, where each part has a rank, or a share of one, to itself.
 //!
-//! It goes over (part, first layer) twice: for the smallest time under which the layers can be
-//! dealt out, and for the most even partition within that time.
+//! It goes over (part, first layer) for the smallest time under which the layers can be dealt out,
+//! and once more for the most even partition within that time.
 
 use super::parts::{End, Parts};
 use crate::error::PartitionError;
-use crate::halving::{smallest, smallest_cost};
+use crate::halving::smallest;
 use crate::partition::Partition;
 
 /// The memory that a rank may have beyond its capacity.
@@ -38,35 +38,48 @@ impl Parts<'_> {
 
     /// Whether the layers can be dealt out with no part above `limit`.
     pub(super) fn can_be_dealt(&self, limit: f64, room: Room) -> bool {
+        self.least_bottleneck(limit, room).is_some()
+    }
+
+    /// The time of the longest part in the partition in which that is shortest, if it is up to
+    /// `limit`.
+    fn least_bottleneck(&self, limit: f64, room: Room) -> Option<f64> {
         let layers = self.layers();
         let earliest = self.earliest_starts(limit, room);
         if earliest[0] > 0 {
-            return false;
+            return None;
         }
-        let (mut starts, mut next) = (vec![false; layers + 1], vec![false; layers + 1]);
-        starts[0] = true;
-        // Where the first and the last of them are.
+        // For each first layer of a part, the longest part before it at best.
+        let mut least = vec![f64::INFINITY; layers + 1];
+        let mut next = least.clone();
+        least[0] = 0.0;
+        // Where the first and the last are that can be reached.
         let mut window = 0..1;
         for part in 0..self.count {
             let mut reached = layers + 1..0;
             let capacity = self.capacity(part, room);
-            for start in window.clone().filter(|&start| starts[start] && start < layers) {
-                for end in self.ends_alone(part, start, capacity).take_while(|e| e.floor <= limit) {
+            for start in window.clone().filter(|&start| start < layers) {
+                let before = least[start];
+                if before == f64::INFINITY {
+                    continue;
+                }
+                let ends = self.ends_alone(part, start, capacity);
+                for end in ends.take_while(|e| e.floor <= limit) {
                     let suffices = end.end >= earliest[part + 1];
                     if suffices && self.open[end.end] && end.time <= limit {
-                        next[end.end] = true;
+                        next[end.end] = next[end.end].min(before.max(end.time));
                         reached = reached.start.min(end.end)..reached.end.max(end.end + 1);
                     }
                 }
             }
             if reached.is_empty() {
-                return false;
+                return None;
             }
-            starts[window].fill(false);
-            (starts, next) = (next, starts);
+            least[window].fill(f64::INFINITY);
+            (least, next) = (next, least);
             window = reached;
         }
-        starts[layers]
+        Some(least[layers]).filter(|bottleneck| bottleneck.is_finite())
     }
 
     /// For each part and behind the last, the first layer that it may begin with: it and those
@@ -94,7 +107,17 @@ impl Parts<'_> {
 
     /// The smallest time within which every part can be; there must be one.
     pub(super) fn bottleneck(&self, room: Room) -> f64 {
-        smallest_cost(0.0, self.longest(), |limit| self.can_be_dealt(limit, room))
+        // The table is narrow where the limit is close.
+        const HALVINGS: usize = 16;
+        let (mut low, mut high) = (0.0, self.longest());
+        for _ in 0..HALVINGS {
+            let middle = f64::midpoint(low, high);
+            match self.least_bottleneck(middle, room) {
+                Some(found) => high = found,
+                None => low = middle,
+            }
+        }
+        self.least_bottleneck(high, room).unwrap_or(high)
     }
 
     /// Of the partitions with no part above `limit`, the most even one; there must be one.
