@@ -1,8 +1,8 @@
 //! The best possible bottleneck where ranks differ, memory is limited and some cuts are closed.
 //!
 //! With one part on each rank it is found exactly, in two passes over (part, first layer). The
-//! first finds the smallest time under which the layers can be dealt out, after a few halvings that
-//! keep it narrow; the second the most even partition within that time.
+//! first finds the smallest time under which the layers can be dealt out, with a limit that grows
+//! until they can; the second the most even partition within that time.
 //! With several parts on a rank their times add up, and no such table exists: a search with a
 //! budget then takes over, which says how far from the best it may be.
 

@@ -107,17 +107,18 @@ impl Parts<'_> {
 
     /// The smallest time within which every part can be; there must be one.
     pub(super) fn bottleneck(&self, room: Room) -> f64 {
-        // The table is narrow where the limit is close.
-        const HALVINGS: usize = 16;
-        let (mut low, mut high) = (0.0, self.longest());
-        for _ in 0..HALVINGS {
-            let middle = f64::midpoint(low, high);
-            match self.least_bottleneck(middle, room) {
-                Some(found) => high = found,
-                None => low = middle,
+        // The table is narrow where the limit is close, and exact whatever it is.
+        const STEP: f64 = 1.25;
+        let longest = self.longest();
+        let mut limit = longest / self.count as f64;
+        while limit < longest {
+            if let Some(found) = self.least_bottleneck(limit, room) {
+                return found;
             }
+            // Also where it is too small to grow.
+            limit = (limit * STEP).max(f64::MIN_POSITIVE);
         }
-        self.least_bottleneck(high, room).unwrap_or(high)
+        self.least_bottleneck(longest, room).unwrap_or(longest)
     }
 
     /// Of the partitions with no part above `limit`, the most even one; there must be one.
