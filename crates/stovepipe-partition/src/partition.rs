@@ -52,6 +52,11 @@ impl Partition {
         self.ranges().map(|range| range.len()).collect()
     }
 
+    /// For each part, the number of layers up to its end.
+    pub fn ends(&self) -> &[usize] {
+        &self.ends
+    }
+
     /// The layers of one part.
     ///
     /// # Panics

@@ -231,7 +231,7 @@ impl<'a> Cutter<'a> {
         let estimator = Estimator::new(self.request, self.sized, self.plan);
         let time = |ends: &[usize]| estimator.with_shares(ends, &self.probe.shares);
         let fits = self.fitting(bound);
-        let mut ends: Vec<usize> = partition.ranges().map(|layers| layers.end).collect();
+        let mut ends = partition.ends().to_vec();
         let mut best = time(&ends);
         let cuts = estimator.stages() - 1;
         let longest_row = if cuts < MANY { cuts } else { 1 };

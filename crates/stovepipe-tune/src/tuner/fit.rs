@@ -74,8 +74,8 @@ impl Cut<'_> {
     /// Simulates it, if it fits, unless it is bound to take longer than `limit`.
     pub(super) fn price(self, limit: f64) -> Result<Fitted, Refusal> {
         let retention = self.retention()?;
-        let ends: Vec<usize> = self.partition.ranges().map(|layers| layers.end).collect();
-        let bound = Estimator::new(self.request, self.sized, self.plan).bound(&ends, &retention);
+        let estimator = Estimator::new(self.request, self.sized, self.plan);
+        let bound = estimator.bound(self.partition.ends(), &retention);
         if bound > limit {
             return Ok(Fitted::Bounded(bound));
         }

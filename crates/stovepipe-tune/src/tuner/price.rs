@@ -24,7 +24,7 @@ pub(super) fn edges(sized: &SizedLayers, partition: &Partition) -> Result<Edges,
 /// The bytes of the messages along each edge.
 fn bytes_of_edges(sized: &SizedLayers, partition: &Partition) -> BTreeMap<Edge, u64> {
     let edge = |from: usize, to: usize| Edge { from: Stage::new(from), to: Stage::new(to) };
-    let ends = partition.ranges().map(|layers| layers.end).enumerate();
+    let ends = partition.ends().iter().copied().enumerate();
     let chain = ends.take(partition.parts() - 1);
     let mut bytes: BTreeMap<Edge, u64> =
         chain.map(|(stage, end)| (edge(stage, stage + 1), sized.boundary(end))).collect();

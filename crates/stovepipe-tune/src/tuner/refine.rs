@@ -65,7 +65,7 @@ impl Refinement<'_> {
 
     /// Shifts cuts. Short rows come first: they are few, and most of what there is to gain.
     fn shift(&mut self) {
-        let mut ends: Vec<usize> = self.best.partition.ranges().map(|layers| layers.end).collect();
+        let mut ends = self.best.partition.ends().to_vec();
         let cuts = ends.len() - 1;
         let mut improved = true;
         while improved {

@@ -125,7 +125,7 @@ impl<'a, 'b> Fitting<'a, 'b> {
     fn starts(&self) -> Vec<Vec<usize>> {
         let (layers, count) = (self.parts.layers(), self.parts.count);
         let even = self.parts.most_even(f64::MAX, Room::Unlimited);
-        let even = std::iter::once(0).chain(even.ranges().map(|range| range.end)).collect();
+        let even = std::iter::once(0).chain(even.ends().iter().copied()).collect();
         // The part of all bytes that a part's rank has for it.
         let share = |part: usize| {
             let rank = self.parts.rank(part);
